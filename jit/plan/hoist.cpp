@@ -44,16 +44,16 @@ std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen
 
 }  // namespace
 
-std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uint32_t at) {
+std::optional<Hoisted> hoisted(const ir::Graph& graph, const Sequence& sequence, const Rounds& rounds, uint32_t at) {
   if (!has_fixed_others(graph, rounds, at)) return std::nullopt;
   Hoisted made{at, 0, ir::kNoNode, {}, {}};
   const auto factors = rounds.operands_at(at, rounds.sources_of(at).size() - 2);
   const auto sizes = graph.sizes(factors[0]);
   if (sizes[sizes.size() - 2].hint() >= kManyRows) return std::nullopt;
-  made.base = base_of(graph, factors[0]);
+  made.base = seen_through(graph, sequence, factors[0]).base;
   std::vector<ir::IndexMap> maps;
   for (const NodeId id : factors) {
-    const Seen seen = seen_through(graph, id);
+    const Seen seen = seen_through(graph, sequence, id);
     std::optional<ir::IndexMap> map = map_to_base(graph, seen);
     if (!map || seen.base != made.base) return std::nullopt;
     maps.push_back(std::move(*map));

@@ -17,7 +17,7 @@ struct Hoisted {
 };
 
 /// Node `at` of a round, a Contract, as such a product; `operand` is left open.
-std::optional<Hoisted> hoisted(const ir::Graph& graph, const Rounds& rounds, uint32_t at);
+std::optional<Hoisted> hoisted(const ir::Graph& graph, const Sequence& sequence, const Rounds& rounds, uint32_t at);
 
 /// The left factors of all rounds, one below the other, of which `base` is what they are rows of. What one value is for
 /// many products lies there once.

@@ -200,7 +200,7 @@ void LoopMaker::find_hoisted() {
     if (op(at) != Op::Contract) continue;
     const ir::Dim bytes = graph_.layout(first).numel() * ir::size_of(graph_[first].dtype);
     if (bytes.hint() * rounds().trip > kMostBytes) continue;
-    std::optional<Hoisted> made = hoisted(graph_, rounds(), at);
+    std::optional<Hoisted> made = hoisted(graph_, sequence_, rounds(), at);
     const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources_of(at).size() - 1);
     if (!made || !is_own(at, by_rows)) continue;
     if (rounds().count.is_symbolic() && bytes * rounds().count > kMostBytes) continue;
@@ -219,7 +219,7 @@ bool LoopMaker::take_outside(uint32_t at, size_t k) {
     from_[{at, k}] = {From::In::Packed, index_in(made_.packed, bases[0])};
     return true;
   }
-  for (NodeId& base : bases) base = base_of(graph_, base);
+  for (NodeId& base : bases) base = seen_through(graph_, sequence_, base).base;
   const bool is_one = std::ranges::all_of(bases, [&](NodeId id) { return id == bases[0]; });
   if (std::ranges::any_of(bases, [&](NodeId id) { return is_constant(graph_[id].op); })) return is_one;
   const auto is_like_first = [&](NodeId id) {
@@ -359,15 +359,16 @@ NodeId LoopMaker::copy_constant(NodeId id) {
 
 /// `base`, of the body, as these nodes see it, one a round.
 NodeId LoopMaker::seen(std::span<const NodeId> per_round, NodeId base) {
-  std::vector<std::vector<NodeId>> levels(seen_through(graph_, per_round[0]).views.size());
+  std::vector<std::vector<NodeId>> levels(seen_through(graph_, sequence_, per_round[0]).views.size());
+  const auto is_view = [&](NodeId id) { return ir::is_view(graph_[id].op) && !sequence_.looped[id]; };
   for (NodeId id : per_round) {
     for (std::vector<NodeId>& level : levels) {
-      failed_ = failed_ || !ir::is_view(graph_[id].op);
+      failed_ = failed_ || !is_view(id);
       if (failed_) return base;
       level.push_back(id);
       id = graph_[id].in[0];
     }
-    failed_ = failed_ || ir::is_view(graph_[id].op);
+    failed_ = failed_ || is_view(id);
   }
   for (; !levels.empty() && !failed_; levels.pop_back()) {
     const ir::Node& first = graph_[levels.back()[0]];

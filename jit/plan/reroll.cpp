@@ -98,11 +98,11 @@ class Reroller {
 
   const ir::Graph& graph_;
   const PlanOptions& options_;
-  const Sequence sequence_;
+  Sequence sequence_;
   std::vector<int64_t> weights_;         // of what comes before each node of the sequence
   std::vector<uint32_t> first_readers_;  // per node: where its readers begin; and one more
   std::vector<NodeId> readers_;          // of all nodes: live ones, ascending
-  std::vector<bool> is_result_;          // per node: the caller or an argument gets it
+  std::vector<bool> is_result_;          // per node: the caller, an argument or a loop gets it
   std::map<uint32_t, uint32_t> taken_;   // where loops begin in the sequence -> where they end
   std::vector<bool> absorbed_;           // per node: only Cats that loops fill read it
   struct Filled {
@@ -326,6 +326,10 @@ bool Reroller::roll_all_traced() {
 bool Reroller::take(MadeLoop made, const Wanted& wanted) {
   if (graph_.symbols && !graph_.symbols->ask_again(*made.attr.body->symbols, made.attr.trip)) return false;
   taken_[made.rounds.begin] = made.rounds.end();
+  for (uint32_t place = made.rounds.begin; place < made.rounds.end(); ++place)
+    sequence_.looped[sequence_.nodes[place]] = true;
+  for (const NodeId operand : made.attr.operands)  // it may see one through views that others would be given
+    if (operand != ir::kNoNode) is_result_[operand] = true;
   for (const CatOfRounds& of : wanted.cats) cats_[of.cat] = {of, node(made.rounds, 0, 0)};
   if (!wanted.cats.empty()) absorb(made.rounds);
   loops_.push_back(std::move(made));
@@ -336,7 +340,7 @@ bool Reroller::take(MadeLoop made, const Wanted& wanted) {
 void Reroller::absorb(const Rounds& rounds) {
   for (NodeId id = node(rounds, 0, 0); id < graph_.nodes.size(); ++id) {
     if (!ir::is_view(graph_[id].op) || !sequence_.live[id] || is_inside(rounds, id) || absorbed_[id]) continue;
-    if (!is_inside(rounds, base_of(graph_, id)) || is_result_[id]) continue;
+    if (!is_inside(rounds, below(rounds, id)) || is_result_[id]) continue;
     absorbed_[id] = std::ranges::all_of(readers(id), [&](NodeId reader) { return is_absorbed(id, reader); });
   }
 }

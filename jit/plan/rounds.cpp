@@ -273,15 +273,11 @@ bool hands_on(const Rounds& rounds) {
   return std::ranges::any_of(rounds.sources, [](const Source& source) { return source.of == Of::Before; });
 }
 
-Seen seen_through(const ir::Graph& graph, NodeId id) {
+Seen seen_through(const ir::Graph& graph, const Sequence& sequence, NodeId id) {
   Seen seen{{}, id};
-  for (; ir::is_view(graph[seen.base].op); seen.base = graph[seen.base].in[0]) seen.views.push_back(seen.base);
+  for (; ir::is_view(graph[seen.base].op) && !sequence.looped[seen.base]; seen.base = graph[seen.base].in[0])
+    seen.views.push_back(seen.base);
   return seen;
-}
-
-NodeId base_of(const ir::Graph& graph, NodeId id) {
-  while (ir::is_view(graph[id].op)) id = graph[id].in[0];
-  return id;
 }
 
 std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps, ir::Dim count) {
@@ -303,7 +299,8 @@ std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps,
 
 Sequence sequence_of(const ir::Graph& graph) {
   const size_t n = graph.nodes.size();
-  Sequence made{{}, std::vector<uint32_t>(n, Sequence::kNone), ir::live_nodes(graph)};
+  Sequence made{{}, std::vector<uint32_t>(n, Sequence::kNone), ir::live_nodes(graph),
+                std::vector<bool>(n, false)};
   std::vector<bool> beside(n, false);
   for (NodeId id = 0; id < n; ++id) {
     if (!made.live[id]) continue;

@@ -15,6 +15,7 @@ struct Sequence {
   std::vector<ir::NodeId> nodes;
   std::vector<uint32_t> places;  // per node of the graph: its place in `nodes`, or kNone
   std::vector<bool> live;        // per node of the graph
+  std::vector<bool> looped;      // per node of the graph: a loop makes it
   static constexpr uint32_t kNone = 0xFFFFFFFFu;
 };
 Sequence sequence_of(const ir::Graph& graph);
@@ -77,14 +78,13 @@ std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& seque
 /// How far behind `begin` a round begins best: where fewest bytes go from one round to the next.
 uint32_t best_phase(const ir::Graph& graph, const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t period);
 
-/// The views through which `id` is seen, outermost first, and what they are views of.
+/// The views through which `id` is seen, outermost first, and what they are views of. Views that a loop makes are what
+/// others find of it.
 struct Seen {
   std::vector<ir::NodeId> views;
   ir::NodeId base;
 };
-Seen seen_through(const ir::Graph& graph, ir::NodeId id);
-/// What that is alone.
-ir::NodeId base_of(const ir::Graph& graph, ir::NodeId id);
+Seen seen_through(const ir::Graph& graph, const Sequence& sequence, ir::NodeId id);
 
 /// The maps of one view in each round: that of the first, and how much further each of its rows begins in the next.
 struct WalkingMap {

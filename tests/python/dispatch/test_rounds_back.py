@@ -383,6 +383,20 @@ def its_own_backward(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
     return torch.autograd.grad(loss, [net.w, net.u]) if x.size(0) else None
 
 
+def states_that_a_loop_turns(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    """The way back reads transposed states, views that rounds of the first loop make: the planner saw through them."""
+    drive, outs, states = net.tokens(tokens) @ net.w, [], []
+    for t in range(1, x.size(0)):
+        h = torch.tanh(drive[t] + h @ net.u)
+        h = net.decay * h + (1 - net.decay) * drive[t]
+        states.append(h)
+    upper = h * 0.3
+    for state in states:
+        upper = torch.tanh(state @ net.u + upper @ net.upper.weight_hh[:HIDDEN])
+        outs.append(upper)
+    return torch.cat([h, *outs])
+
+
 OTHERS: list[Loop] = [
     into_a_buffer,
     cut_off_each_round,
@@ -393,6 +407,7 @@ OTHERS: list[Loop] = [
     pairs_of_states,
     part_of_the_rows,
     its_own_backward,
+    states_that_a_loop_turns,
 ]
 
 
