@@ -225,12 +225,13 @@ def tokens(rng: random.Random) -> Arguments:
 
 def played(function: Callable[..., Any], model: Callable[..., Any], args: Arguments) -> Any:
     """What it gives; of a model that is trained, the loss and all gradients."""
-    result = function(*args)
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
-        return result
+        return function(*args)
     model.zero_grad()
-    result.backward()
-    return [result.detach(), *(p.grad for p in model.parameters())]
+    with torch.enable_grad():
+        loss = function(*args)
+        loss.backward()
+    return [loss.detach(), *(p.grad for p in model.parameters())]
 
 
 TRANSFORMER = Model("transformer, batch 2-7 x length 30-64", transformer, sequences(30, 64, WIDTH))

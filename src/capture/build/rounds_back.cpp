@@ -265,8 +265,11 @@ bool GraphBuilder::adds_pieces(const Event& event) {
     const Pieced& more = other->second;
     if (made.dim != more.dim || made.falls != more.falls || (has_base(made) && has_base(more))) return false;
     if (has_base(more)) std::tie(made.base, made.others) = std::tie(more.base, more.others);
-    for (const auto& [round, node] : more.rows)
-      if (!made.rows.emplace(round, node).second) return false;
+    for (const auto& [round, node] : more.rows) {
+      const auto [row, is_new] = made.rows.emplace(round, node);
+      if (!is_new && (round != round_.round || ir::is_half(graph_[node].dtype))) return false;
+      if (!is_new) row->second = graph_.pointwise(ir::Op::Add, {row->second, node});
+    }
   } else {
     const Use& rest = one != pieced_.end() ? b : a;
     if (has_base(made) || made.loop != round_.loop || made.rows.size() != 1 || round_.round != 0) return false;

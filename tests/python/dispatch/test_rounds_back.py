@@ -196,6 +196,14 @@ def leaky(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
     return torch.stack(outs)
 
 
+def a_row_twice(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    drive, outs = x @ net.w, []
+    for t in range(x.size(0)):
+        h = torch.tanh(drive[t] + h @ net.u) * torch.sigmoid(drive[t])
+        outs.append(h)
+    return torch.stack(outs)
+
+
 def normed(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
     outs = []
     for t in range(x.size(0)):
@@ -295,6 +303,7 @@ SERVED: list[Loop] = [
     joined_by_cat,
     joined_by_rows,
     leaky,
+    a_row_twice,
     normed,
     two_layers_at_once,
     two_layers_one_by_one,
