@@ -299,8 +299,7 @@ std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps,
 
 Sequence sequence_of(const ir::Graph& graph) {
   const size_t n = graph.nodes.size();
-  Sequence made{{}, std::vector<uint32_t>(n, Sequence::kNone), ir::live_nodes(graph),
-                std::vector<bool>(n, false)};
+  Sequence made{{}, std::vector<uint32_t>(n, Sequence::kNone), ir::live_nodes(graph), std::vector<bool>(n, false)};
   std::vector<bool> beside(n, false);
   for (NodeId id = 0; id < n; ++id) {
     if (!made.live[id]) continue;

@@ -251,9 +251,12 @@ class GraphBuilder {
     std::map<uint32_t, ir::NodeId> rows{};   // by round
     ir::NodeId base = ir::kNoNode;           // to which it is added
     std::shared_ptr<const Pieced> others{};  // the same, of rounds of a loop that has ended
+    bool has_base() const { return base != ir::kNoNode || others; }
   };
   bool makes_pieces(const Event& event);
   bool adds_pieces(const Event& event);
+  bool can_join(const Pieced& to, const Pieced& more) const;
+  void join(Pieced& to, const Pieced& more);
   void hold_pieces(const Use& use, Pieced made);
   void settle_pieces(const Use& use);
   ir::NodeId put_together(const Pieced& made);

@@ -175,6 +175,7 @@ ir::NodeId GraphBuilder::row_of(ir::NodeId whole, size_t dim, Dim place, bool ke
 
 // Whether the operator gives one of the rounds on the way back its part of a tensor: the round takes it from there.
 bool GraphBuilder::gives_share(const Event& event) {
+  if (round_.loop != kNone || (event.name != "aten::select.int" && event.name != "aten::narrow")) return false;
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   for (uint32_t which = 0; which < trace_.loops.size(); ++which)
     for (const Shares& shares : trace_.loops[which].shares) {
@@ -252,32 +253,47 @@ bool GraphBuilder::adds_pieces(const Event& event) {
   const Use &a = event.args[0].uses[0], &b = event.args[1].uses[0];
   const auto one = pieced_.find(a.tensor), other = pieced_.find(b.tensor);
   if (one == pieced_.end() && other == pieced_.end()) return false;
-  const bool is_both = one != pieced_.end() && other != pieced_.end();
-  Pieced made = one != pieced_.end() ? one->second : other->second;
-  const auto has_base = [](const Pieced& pieces) { return pieces.base != ir::kNoNode || pieces.others; };
-  if (is_both && one->second.loop != other->second.loop) {
-    // The loop that runs now adds its first piece to what another one has put together.
-    const bool is_first = one->second.loop == round_.loop;
-    made = is_first ? one->second : other->second;
-    if (made.loop != round_.loop || made.rows.size() != 1 || round_.round != 0 || has_base(made)) return false;
-    made.others = std::make_shared<const Pieced>(is_first ? other->second : one->second);
-  } else if (is_both) {
-    const Pieced& more = other->second;
-    if (made.dim != more.dim || made.falls != more.falls || (has_base(made) && has_base(more))) return false;
-    if (has_base(more)) std::tie(made.base, made.others) = std::tie(more.base, more.others);
-    for (const auto& [round, node] : more.rows) {
-      const auto [row, is_new] = made.rows.emplace(round, node);
-      if (!is_new && (round != round_.round || ir::is_half(graph_[node].dtype))) return false;
-      if (!is_new) row->second = graph_.pointwise(ir::Op::Add, {row->second, node});
-    }
-  } else {
-    const Use& rest = one != pieced_.end() ? b : a;
-    if (has_base(made) || made.loop != round_.loop || made.rows.size() != 1 || round_.round != 0) return false;
-    meet(rest, event);
-    made.base = value(rest, event).node;
+  const Use& result = flat_results(event)[0];
+  if (one != pieced_.end() && other != pieced_.end() && one->second.loop == other->second.loop) {
+    if (!can_join(one->second, other->second)) return false;
+    // In place, as all rounds but the first two do it, it stays where it is.
+    Pieced made = result.tensor == a.tensor ? std::move(one->second) : one->second;
+    join(made, other->second);
+    hold_pieces(result, std::move(made));
+    return true;
   }
-  hold_pieces(flat_results(event)[0], std::move(made));
+  // The first piece of a round is added to what was there.
+  const bool is_first = one != pieced_.end() && one->second.loop == round_.loop;
+  const auto piece = is_first ? one : other;
+  if (piece == pieced_.end()) return false;
+  Pieced made = piece->second;
+  if (made.has_base() || made.loop != round_.loop || made.rows.size() != 1 || round_.round != 0) return false;
+  const auto rest = is_first ? other : one;
+  if (rest != pieced_.end()) {
+    made.others = std::make_shared<const Pieced>(rest->second);
+  } else {
+    meet(is_first ? b : a, event);
+    made.base = value(is_first ? b : a, event).node;
+  }
+  hold_pieces(result, std::move(made));
   return true;
+}
+
+// Whether what is put together in one loop can be one: of a row that both have, the round at hand makes the sum.
+bool GraphBuilder::can_join(const Pieced& to, const Pieced& more) const {
+  const auto is_new = [&](const auto& row) {
+    return !to.rows.contains(row.first) || (row.first == round_.round && !ir::is_half(graph_[row.second].dtype));
+  };
+  return to.dim == more.dim && to.falls == more.falls && !(to.has_base() && more.has_base()) &&
+         std::ranges::all_of(more.rows, is_new);
+}
+
+void GraphBuilder::join(Pieced& to, const Pieced& more) {
+  if (more.has_base()) std::tie(to.base, to.others) = std::tie(more.base, more.others);
+  for (const auto& [round, node] : more.rows) {
+    const auto [row, is_new] = to.rows.emplace(round, node);
+    if (!is_new) row->second = graph_.pointwise(ir::Op::Add, {row->second, node});
+  }
 }
 
 // Somebody reads what the rounds have put together.
