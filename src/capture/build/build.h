@@ -207,6 +207,7 @@ class GraphBuilder {
   };
   // rounds_back.cpp
   bool is_gone_back(uint32_t which) const;
+  bool is_known_back(uint32_t which) const;
   bool goes_back(uint32_t which) const;
   void enter_way_back(uint32_t which);
   bool is_before(uint32_t which, uint32_t other) const;

@@ -131,7 +131,7 @@ void GraphBuilder::make_in(LoopRound round) {
 void GraphBuilder::enter_loop(uint32_t which) {
   if (!entered_loops_.insert(which).second) return;
   const PythonLoop& loop = trace_.loops[which];
-  if (!scope_ || !inputs_.takes_any_trip || (way_ && !is_gone_back(which))) return;
+  if (!scope_ || !inputs_.takes_any_trip || !is_known_back(which)) return;
   if (loop.back_of != kNone) return enter_way_back(which);
   const Dim trip = trip_of(loop);
   if (!trip.is_symbolic() || trip.hint() != static_cast<int64_t>(loop.rounds())) return;

@@ -19,6 +19,11 @@ bool GraphBuilder::is_gone_back(uint32_t which) const {
          std::ranges::find(trace_.loops, which, &PythonLoop::back_of) != trace_.loops.end();
 }
 
+// Whether what autograd does in its rounds is known for any number of them.
+bool GraphBuilder::is_known_back(uint32_t which) const {
+  return !way_ || is_gone_back(which) || is_left_out(trace_, trace_.loops[which]);
+}
+
 bool GraphBuilder::goes_back(uint32_t which) const {
   return which != kNone && trace_.loops[which].back_of != kNone && traced_[which] != ir::TracedRound::kNone;
 }

@@ -19,6 +19,8 @@ ToldByOthers::ToldByOthers(const Trace& trace) {
     for (const Shares& shares : back.shares)
       for (const uint32_t event : std::span(shares.events).subspan(1)) by_.emplace(event, shares.events[0]);
   }
+  for (const PythonLoop& loop : trace.loops)
+    if (is_left_out(trace, loop)) tells(loop, 1);
   for (const InstructionUse<RoundsUse>& use : trace.rounds_uses)
     if (trace.loops[use.told.loop].back_of != kNone) lists_.insert(use.events.begin(), use.events.end());
 }

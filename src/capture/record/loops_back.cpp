@@ -291,6 +291,22 @@ void find_ways_back(Trace& trace) {
   }
 }
 
+bool is_left_out(const Trace& trace, const PythonLoop& loop) {
+  constexpr size_t kFewest = 4;
+  if (!loop.is_known() || loop.back_of != kNone || loop.rounds() < kFewest) return false;
+  for (uint32_t round = 2; round + 1 < loop.rounds(); ++round)
+    if (!are_like(trace, loop, 1, round)) return false;
+  const auto is_followed = [](const Event& event) { return event.node >= 0; };
+  const auto begin = trace.events.begin() + loop.begins.front().event;
+  const auto behind = trace.events.begin() + loop.begins.back().event;
+  const auto first = std::find_if(begin, behind, is_followed);
+  const auto next = std::find_if(behind, trace.events.end(), is_followed);
+  if (first == behind || next == trace.events.end() || is_backward(*next)) return first == behind;
+  return std::none_of(next, trace.events.end(), [&](const Event& event) {
+    return is_backward(event) && event.node >= first->node && event.node < next->node;
+  });
+}
+
 namespace {
 
 /// The operators of the rounds, each with a number that it has in every round.

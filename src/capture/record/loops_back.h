@@ -15,6 +15,10 @@ namespace fastjit::capture {
 /// them.
 void find_ways_back(Trace& trace);
 
+/// Whether autograd goes back through no round of the loop, as where they run under no_grad. All but the first and the
+/// last run the same operators.
+bool is_left_out(const Trace& trace, const PythonLoop& loop);
+
 /// The rounds of such a loop from this one to the one before the last do the same, operator by operator.
 inline constexpr uint32_t kSameBack = 2;  // the first adds to no gradient, and the second not in place
 

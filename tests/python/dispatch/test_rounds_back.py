@@ -284,6 +284,27 @@ def differences(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
     return torch.stack(outs)
 
 
+def after_a_burn_in(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    with torch.no_grad():
+        for t in range(x.size(0)):
+            h = net.gru(x[t], h)
+    outs = []
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
+def beside_one_that_nobody_trains(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    other, outs = h, []
+    for t in range(x.size(0)):
+        other = net.gru(x[t], other)
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        outs.append(h)
+    return torch.stack(outs), other.detach()
+
+
 SERVED: list[Loop] = [
     all_states,
     last_state,
@@ -313,6 +334,8 @@ SERVED: list[Loop] = [
     attending,
     around_the_loop,
     differences,
+    after_a_burn_in,
+    beside_one_that_nobody_trains,
 ]
 
 
