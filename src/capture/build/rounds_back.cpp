@@ -50,9 +50,8 @@ bool GraphBuilder::is_before(uint32_t which, uint32_t other) const {
 // Of what rounds of the other loop have made, what those of the loop are given. What is not kept they find where it
 // is, and so they are not alike, if they are given what another round has made each.
 void GraphBuilder::keep_for(uint32_t which, uint32_t other) {
-  for (const RoundsGiven& given : given_to_rounds(trace_, trace_.loops[which], trace_.loops[other])) {
-    if (given.falls) keep(given.made, which, other, *given.falls);
-  }
+  for (const RoundsGiven& given : given_to_rounds(trace_, trace_.loops[which], trace_.loops[other]))
+    keep(given.made, which, other, given.falls);
 }
 
 // What the rounds of the other loop have made, each one of these.

@@ -67,6 +67,9 @@ bool have_same_numbers(const Trace& trace, const PythonLoop& loop, uint32_t a, u
   return true;
 }
 
+/// Of a node of autograd's, or of an operator that it follows.
+bool is_numbered(const Event& event) { return event.node >= 0; }
+
 /// Per round of the loop the number of the first node of autograd's that was made in it or later; empty: a round made
 /// none.
 std::vector<int64_t> nodes_of_rounds(const Trace& trace, const PythonLoop& loop) {
@@ -74,12 +77,12 @@ std::vector<int64_t> nodes_of_rounds(const Trace& trace, const PythonLoop& loop)
   for (size_t round = 0; round + 1 < loop.begins.size(); ++round) {
     const auto begin = trace.events.begin() + loop.begins[round].event;
     const auto end = trace.events.begin() + loop.begins[round + 1].event;
-    const auto first = std::find_if(begin, end, [](const Event& event) { return event.node >= 0; });
+    const auto first = std::find_if(begin, end, is_numbered);
     if (first == end || std::any_of(begin, end, is_backward)) return {};
     begins.push_back(first->node);
   }
   const auto behind = trace.events.begin() + loop.begins.back().event;
-  const auto next = std::find_if(behind, trace.events.end(), [](const Event& event) { return event.node >= 0; });
+  const auto next = std::find_if(behind, trace.events.end(), is_numbered);
   const bool is_call = next != trace.events.end() && !is_backward(*next);
   begins.push_back(is_call ? next->node : INT64_MAX);
   return begins;
@@ -296,11 +299,10 @@ bool is_left_out(const Trace& trace, const PythonLoop& loop) {
   if (!loop.is_known() || loop.back_of != kNone || loop.rounds() < kFewest) return false;
   for (uint32_t round = 2; round + 1 < loop.rounds(); ++round)
     if (!are_like(trace, loop, 1, round)) return false;
-  const auto is_followed = [](const Event& event) { return event.node >= 0; };
   const auto begin = trace.events.begin() + loop.begins.front().event;
   const auto behind = trace.events.begin() + loop.begins.back().event;
-  const auto first = std::find_if(begin, behind, is_followed);
-  const auto next = std::find_if(behind, trace.events.end(), is_followed);
+  const auto first = std::find_if(begin, behind, is_numbered);
+  const auto next = std::find_if(behind, trace.events.end(), is_numbered);
   if (first == behind || next == trace.events.end() || is_backward(*next)) return first == behind;
   return std::none_of(next, trace.events.end(), [&](const Event& event) {
     return is_backward(event) && event.node >= first->node && event.node < next->node;
@@ -356,10 +358,10 @@ std::vector<RoundsGiven> given_to_rounds(const Trace& trace, const PythonLoop& t
   std::vector<RoundsGiven> out;
   for (const auto& [place, relation] : relations) {
     const std::vector<const Use*>& all = in_rounds.at(place);
-    const bool is_whole = std::ranges::find(all, nullptr) == all.end();
-    RoundsGiven given{{}, is_whole ? relation.falls() : std::nullopt};
-    for (size_t i = 0; is_whole && i < all.size(); ++i) given.made.push_back(*all[i]);
-    out.push_back(std::move(given));
+    const std::optional<bool> falls = relation.falls();
+    if (!falls || std::ranges::find(all, nullptr) != all.end()) continue;
+    RoundsGiven& given = out.emplace_back(std::vector<Use>(), *falls);
+    for (const Use* use : all) given.made.push_back(*use);
   }
   return out;
 }

@@ -1,6 +1,5 @@
 #pragma once
 // Autograd's way back through loops.
-#include <optional>
 #include <vector>
 
 #include "capture/record/trace.h"
@@ -29,11 +28,11 @@ inline uint32_t in_round(const PythonLoop& loop, uint32_t event, uint32_t from, 
 
 /// What an operator has made in each round of a loop, of which rounds of another one are given some.
 struct RoundsGiven {
-  std::vector<Use> made;      // by round
-  std::optional<bool> falls;  // later rounds are given what earlier ones have made; nothing: it is neither so nor the
-                              // other way round, or not all rounds ran the operator
+  std::vector<Use> made;  // by round
+  bool falls;             // later rounds are given what earlier ones have made
 };
-/// Of what rounds of `from`, which all ran the same operators or are a way back through such ones, have made.
+/// Of what rounds of `from`, which all ran the same operators or are a way back through such ones, have made: where
+/// all rounds ran the operator, and later rounds are given what later ones have made, or all the other way round.
 std::vector<RoundsGiven> given_to_rounds(const Trace& trace, const PythonLoop& to, const PythonLoop& from);
 
 }  // namespace fastjit::capture

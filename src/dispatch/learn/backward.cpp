@@ -191,6 +191,14 @@ std::vector<uint32_t> source_ends(const Backward& node, const BackwardProgram& p
   return ends;
 }
 
+// As Blueprint has them.
+std::vector<uint64_t> bits_of(const Backward& node) {
+  std::vector<uint64_t> bits;
+  for (const Given& given : node.given)
+    bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
+  return bits;
+}
+
 // `bits`: as Blueprint has them; `graph`: the node's, at some sizes.
 pass::Pruned asked_for(const Backward& node, const std::vector<uint64_t>& bits, const BackwardRequest& request,
                        const ir::Graph& graph) {
@@ -323,9 +331,7 @@ std::vector<ir::Graph> graphs_of(const Cut& cut) {
   std::vector<ir::Graph> graphs;
   for (const std::shared_ptr<Backward>& node : cut.nodes) {
     if (node->results.size() > kMostResults) throw support::Unable("its way back may begin in too many ways", "");
-    std::vector<uint64_t> bits;
-    for (const Given& given : node->given)
-      bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
+    const std::vector<uint64_t> bits = bits_of(*node);
     BackwardRequest request = node->whole();
     for (const uint64_t all = request.results; request.results > 0; --request.results)
       if ((request.results & all) == request.results)
@@ -339,8 +345,7 @@ void make_like(Cut& cut, const Compilation& like, const Executable& executable, 
     Backward& node = *made;
     if (node.graph.symbols) set_sizes(node);
     auto blueprint = std::make_shared<Blueprint>(Blueprint{{}, {}, {}, {}, device});
-    for (const Given& given : node.given)
-      blueprint->bits.push_back(given.from == Given::From::Gradient ? uint64_t{1} << given.index : 0);
+    blueprint->bits = bits_of(node);
     blueprint->like = like.like({});
     blueprint->calls = executable.calls;
     blueprint->numbers = executable.numbers;

@@ -36,6 +36,7 @@ class Net(nn.Module):
         self.u = nn.Parameter(torch.randn(HIDDEN, HIDDEN) / 3)
         self.b = nn.Parameter(torch.randn(HIDDEN))
         self.decay = nn.Parameter(torch.tensor(0.3))
+        self.places = nn.Parameter(torch.randn(16, HIDDEN))
 
     def step(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x @ self.w + h @ self.u + self.b)
@@ -222,27 +223,34 @@ def two_layers_at_once(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
     return torch.stack(outs)
 
 
-def two_layers_one_by_one(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
-    lower, upper, states, outs = h, h, [], []
+def lower_states(net: Net, x: torch.Tensor, h: torch.Tensor) -> list[torch.Tensor]:
+    states = []
     for t in range(x.size(0)):
-        lower = net.gru(x[t], lower)
-        states.append(lower)
-    for state in states:
+        h = net.gru(x[t], h)
+        states.append(h)
+    return states
+
+
+def two_layers_one_by_one(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    upper, outs = h, []
+    for state in lower_states(net, x, h):
         upper = net.upper(state, upper)
         outs.append(upper)
     return torch.stack(outs)
 
 
 def two_layers_by_a_stack(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
-    lower, upper, states, outs = h, h, [], []
-    for t in range(x.size(0)):
-        lower = net.gru(x[t], lower)
-        states.append(lower)
-    below = torch.stack(states)
+    below, upper, outs = torch.stack(lower_states(net, x, h)), h, []
     for t in range(below.size(0)):
         upper = net.upper(below[t], upper)
         outs.append(upper)
     return torch.stack(outs)
+
+
+def rows_of_a_table(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    for t in range(x.size(0)):
+        h = torch.tanh(x[t] @ net.w + net.places[t] + h @ net.u)
+    return h
 
 
 def steps_in_time(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
@@ -509,6 +517,12 @@ def test_as_in_eager_with_few_rounds(loop: Loop) -> None:
 @torch.enable_grad()
 def test_as_in_eager_where_lengths_matter(loop: Loop) -> None:
     play(loop, LENGTHS)
+
+
+@torch.enable_grad()
+def test_a_table_is_as_long_as_it_is() -> None:
+    """Its gradient has all its rows, though a recording had as many rounds."""
+    play(rows_of_a_table, (12, 14, 16, 15, 9, 16, 6, 11))
 
 
 @pytest.mark.parametrize("loop", names([all_states, several_results, a_layer_before, rows, both_ways, around_the_loop]))
