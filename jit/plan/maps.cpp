@@ -154,7 +154,7 @@ std::optional<std::vector<uint8_t>> permutation(const ir::IndexMap& view, std::s
   std::vector<bool> used(rank, false);
   for (size_t d = 0; d < view.dims.size(); ++d) {
     const auto& [offset, terms] = view.dims[d];
-    if (offset != 0) return std::nullopt;
+    if (!identical(offset, 0)) return std::nullopt;
     if (terms.empty() && identical(sizes[d], 1)) {
       places.push_back(kNoPlace);
       continue;

@@ -270,7 +270,8 @@ ir::NodeId GraphBuilder::factor(const Use& use, const Event& event) {
   if (trace_.root(use.tensor)) input_node(use.tensor);
   const State& state = states_[use.tensor];
   const bool is_described = state.known && state.mask == ir::kNoNode && state.node != ir::kNoNode &&
-                            state.view_step != kNone && state.real == ir::kNoNode && !is_written_later(use.storage);
+                            state.view_step != kNone && state.real == ir::kNoNode &&
+                            !(analysis_.pinned[use.storage] && is_written_later(use.storage));
   return is_described ? graph_.with_strides(state.node, state.meta->layout().strides) : operand(use, event);
 }
 

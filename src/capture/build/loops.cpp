@@ -226,7 +226,9 @@ void GraphBuilder::note_parts(uint32_t which, const Event& event, ir::NodeId who
   std::vector<Dim> sizes(graph_.sizes(whole).begin(), graph_.sizes(whole).end());
   sizes[dim] = graph_.traced[traced_[which]].trip;  // of others that are walked beside the first, too
   const ir::NodeId all = graph_.view(whole, ir::identity_map(sizes.size()), sizes);
-  for (uint32_t round = 0; round < parts.size(); ++round) parts_[parts[round].tensor] = {which, round, all, dim};
+  const auto count = static_cast<uint32_t>(parts.size());
+  for (uint32_t i = 0; i < count; ++i)
+    parts_[parts[i].tensor] = {which, trace_.loops[which].falls ? count - 1 - i : i, all, dim};
 }
 
 // The round at hand is given its part. The last one may be read later, too.
@@ -241,7 +243,8 @@ void GraphBuilder::take_part(const Use& use) {
   if (goes_back(round_.loop)) return take_part_back(use, part->second);
   const bool is_last = round + 1 == trace_.loops[which].rounds();
   if (!(round_ == LoopRound{which, round}) && !(is_last && round_.loop == kNone)) return fix_loop(which);
-  const Dim place = is_last ? graph_.traced[traced_[which]].trip - 1 : Dim(round);
+  Dim place = is_last ? graph_.traced[traced_[which]].trip - 1 : Dim(round);
+  if (trace_.loops[which].falls) place = graph_.traced[traced_[which]].trip - 1 - place;
   const bool keeps_dim = use.meta->sizes.size() == graph_.sizes(whole).size();  // as split does
   const ir::NodeId part_of_whole = row_of(whole, dim, place, keeps_dim);
   if (item != items_.end()) return lend(use.tensor, part_of_whole);

@@ -153,10 +153,13 @@ void GraphBuilder::take_kept(const Use& use) {
 // What the loop walks that the round goes back through.
 void GraphBuilder::take_part_back(const Use& use, const Part& part) {
   const auto& [which, round, whole, dim] = part;
-  const auto back = static_cast<int64_t>(trace_.loops[which].rounds()) - 1 - round_.round;
+  const PythonLoop& loop = trace_.loops[which];
+  const auto last = static_cast<uint32_t>(loop.rounds()) - 1;
+  const int64_t back = static_cast<int64_t>(last) - round_.round;
   if (which != trace_.loops[round_.loop].back_of || std::abs(back - round) > 1) return fix_loop(which);
   const bool keeps_dim = use.meta->sizes.size() == graph_.sizes(whole).size();
-  lend(use.tensor, row_of(whole, dim, place_of(round, true), keeps_dim));
+  const Dim place = loop.falls ? place_of(last - round, false) : place_of(round, true);
+  lend(use.tensor, row_of(whole, dim, place, keeps_dim));
 }
 
 // The operator has written to it: it is what it was given no more.

@@ -171,7 +171,7 @@ std::optional<Shares> shares_of(const Trace& trace, uint32_t formula, const Pyth
   std::vector<uint32_t> parts;
   for (uint32_t i = formula + 1; i < trace.events[formula].end; i = std::max(trace.events[i].end, i + 1)) {
     const Event& event = trace.events[i];
-    if (event.name == "aten::add.Tensor") continue;  // to gradients from elsewhere
+    if (event.name == "aten::add.Tensor" || event.name == "aten::add_.Tensor") continue;  // with others' gradients
     if (!gives_next_part(event, parts.empty() ? event : trace.events[parts[0]], std::ssize(parts))) return std::nullopt;
     parts.push_back(i);
   }

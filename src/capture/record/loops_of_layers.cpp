@@ -24,6 +24,18 @@ bool is_walked_elsewhere(const Trace& trace, const PythonLoop& loop) {
   return false;
 }
 
+/// Whether the first round is given the last part of what the loop walks, as the way from the end is.
+bool begins_at_end(const Trace& trace, const PythonLoop& loop) {
+  const uint32_t last = flat_results(trace.events[loop.parts[0]]).back().tensor;
+  const auto is_last = [&](const Use& use) { return use.tensor == last; };
+  const auto is_given = [&](const Event& event) {
+    return std::ranges::any_of(event.args,
+                               [&](const CallValue& item) { return std::ranges::any_of(item.uses, is_last); });
+  };
+  return std::any_of(trace.events.begin() + loop.begins[0].event, trace.events.begin() + loop.begins[1].event,
+                     is_given);
+}
+
 /// The steps in time stand between what takes the layer's input apart and what puts their outputs together, one after
 /// the other.
 void find_loops_of(Trace& trace, uint32_t layer, const std::vector<uint32_t>& met) {
@@ -45,7 +57,8 @@ void find_loops_of(Trace& trace, uint32_t layer, const std::vector<uint32_t>& me
       begin_at(i);
       parts = kNone;
       if (each == 0 || steps.size() != each * rounds || event.args[0].uses.size() != rounds) continue;
-      trace.rounds_uses.push_back({{static_cast<uint32_t>(trace.loops.size()), 0, rounds, false}, true, {i}});
+      loop.falls = begins_at_end(trace, loop);
+      trace.rounds_uses.push_back({{static_cast<uint32_t>(trace.loops.size()), 0, rounds, loop.falls}, true, {i}});
       trace.loops.push_back(std::move(loop));
     }
   }

@@ -186,6 +186,7 @@ struct PythonLoop {
   std::vector<std::vector<uint32_t>> lists{};  // tensors that it walks, each of one list of a round
   uint32_t layer = kNone;        // the operator that runs it, in C++ code, over what the first of `parts` gives;
                                  // kNone: `range` says how many rounds it has
+  bool falls = false;            // the layer's first round is given the last part
   uint32_t back_of = kNone;      // it is autograd's way back through the rounds of that loop of Trace::loops, the last
                                  // one first; kNone: it is Python's
   std::vector<Shares> shares{};  // of such a way
