@@ -82,7 +82,7 @@ class Selector {
     if (!step.row) {
       const std::string functional = functional_name(event.name);
       if (!functional.empty()) step.row = find_lowering(functional);
-      step.rebinds = is_rebind(event, functional, step.row) || gives_to_out(event, step);
+      step.rebinds = is_rebind(event, functional, step.row) || gives_to_out(event, step) || draws_anew(event);
     }
     if (renews_statistics(event)) {
       step.rebinds = true;
@@ -430,6 +430,12 @@ class Selector {
     const std::string_view base = base_name(event.name);
     if (base == "aten::copy_" || base == "aten::zero_" || is_masked_store(event)) return true;
     return row && row->level == Level::Lowered;
+  }
+
+  // Whether it fills what the call itself has made with random numbers, as dropout does.
+  bool draws_anew(const Event& event) const {
+    return event.name == kDraws && event.args[2].constant.isNone() && can_have_new_value(event, 0) &&
+           !roots_.contains(event.args[0].uses[0].storage);
   }
 
   // Whether its row computes the new values of statistics too, behind its results.

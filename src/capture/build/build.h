@@ -32,6 +32,9 @@ struct NotParted {
   uint32_t storage;
 };
 
+/// Fills a tensor with random numbers; torch has the same as a new tensor, too.
+inline constexpr std::string_view kDraws = "aten::bernoulli_.float";
+
 /// One call that the program makes: lowered, functionalised or run by torch.
 struct Action {
   uint32_t event = kNone;
@@ -342,10 +345,12 @@ class GraphBuilder {
   bool renew_statistics(const Action& step);
   void give_value(uint32_t target, ir::NodeId node);
   ir::NodeId new_value(const Action& step);
+  ir::NodeId drawn(const Action& step);
   void add_stores();
   // parts.cpp
   bool is_parted(const Use& use) const;
   bool allocate(const Action& step);
+  bool is_drawn_over(const Action& step) const;
   void refuse_undefined() const;
   void settle_parts(const std::vector<Use>& outputs);
   void begin_parts(const Action& step);

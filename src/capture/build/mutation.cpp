@@ -102,10 +102,24 @@ ir::NodeId GraphBuilder::new_value(const Action& step) {
     if (source.node == ir::kNoNode) return ir::kNoNode;
     return graph_.expand(graph_.convert(source.node, *dtype), meta_of(self)->layout().sizes);
   }
+  if (event.name == kDraws) return drawn(step);
   std::vector<ir::NodeId> out;
   // The functional form's type may be wider than self's: the result is converted by the caller, as torch does.
   if (!step.row || !call_lowering(step, arguments(event), {meta_of(self)}, true, out)) return ir::kNoNode;
   return out[0];
+}
+
+// The numbers as a new tensor: torch's functional form makes one by rows and fills it as the form in place does, so
+// that it draws the same. Of its argument it reads the layout alone.
+ir::NodeId GraphBuilder::drawn(const Action& step) {
+  const Event& event = trace_.events[step.event];
+  const TensorMeta meta = meta_of(event.args[0].uses[0]);
+  const ir::Layout layout = meta.layout();
+  if (!std::ranges::equal(layout.strides, ir::row_major(layout.sizes))) return ir::kNoNode;
+  if (const ScalarBindings::Place* place = scalars_.find(step.event, 1))
+    if (!is_settled(place->scalar)) baked_.insert(place->scalar);
+  const ir::NodeId blank = graph_.undef(*to_ir(meta.dtype), layout);
+  return run("aten::bernoulli", "p", {{blank}, {ir::kNoNode, {}, event.args[1].constant}}, meta);
 }
 
 void GraphBuilder::add_stores() {

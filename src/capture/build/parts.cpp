@@ -41,11 +41,24 @@ void GraphBuilder::begin_parted(const Use& use) {
   parted_[use.storage] = state.node;
 }
 
-/// Memory that is only allocated, and written in parts. False: it is another operator.
+// Whether the first that somebody does with the memory is to fill it with random numbers, as a new value.
+bool GraphBuilder::is_drawn_over(const Action& step) const {
+  const uint32_t storage = flat_results(trace_.events[step.event])[0].storage;
+  const auto touches = [&](const Action& next) {
+    const auto is_in = [&](uint32_t tensor) { return analysis_.storage[tensor] == storage; };
+    return std::ranges::any_of(next.reads, is_in) || std::ranges::any_of(next.writes, is_in);
+  };
+  const auto behind = analysis_.steps.begin() + (&step - analysis_.steps.data()) + 1;
+  const auto next = std::find_if(behind, analysis_.steps.end(), touches);
+  return next != analysis_.steps.end() && next->rebinds && !pinned(*next) && trace_.events[next->event].name == kDraws;
+}
+
+// Memory that is only allocated, and written in parts or drawn over. False: it is another operator.
 bool GraphBuilder::allocate(const Action& step) {
   const Event& event = trace_.events[step.event];
   const std::span<const Use> results = flat_results(event);
-  if (!event.facts.is(OpFlag::Allocates) || results.size() != 1 || !step.writes.empty() || !is_parted(results[0]))
+  if (!event.facts.is(OpFlag::Allocates) || results.size() != 1 || !step.writes.empty() ||
+      !(is_parted(results[0]) || is_drawn_over(step)))
     return false;
   const auto dtype = to_ir(results[0].meta->dtype);
   if (!dtype || std::ranges::find(step.results, results[0].tensor) == step.results.end()) return false;

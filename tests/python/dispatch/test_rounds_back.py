@@ -313,6 +313,14 @@ def beside_one_that_nobody_trains(net: Net, x: Any, h: Any, y: Any, tokens: Any)
     return torch.stack(outs), other.detach()
 
 
+def with_dropout(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    outs = []
+    for t in range(x.size(0)):
+        h = F.dropout(net.step(F.dropout(x[t], 0.2), h), 0.3)
+        outs.append(h)
+    return net.out(torch.stack(outs))
+
+
 SERVED: list[Loop] = [
     all_states,
     last_state,
@@ -344,6 +352,7 @@ SERVED: list[Loop] = [
     differences,
     after_a_burn_in,
     beside_one_that_nobody_trains,
+    with_dropout,
 ]
 
 
@@ -472,6 +481,7 @@ def trained(net: Net, length: int, which: tuple[int, ...] = (), leaves: bool = F
     x, h, y, tokens = inputs(length)
     x.requires_grad_(leaves)
     h.requires_grad_(leaves)
+    torch.manual_seed(length)
     try:
         results = net(x, h, y, tokens)
         results = results if isinstance(results, tuple) else (results,)
@@ -620,8 +630,10 @@ def play_steps(loop: Loop, kind: str, lengths: tuple[int, ...]) -> tuple[Any, st
     fast, seen = fastjit.fastjit(step), ""
 
     def run(step: Callable[..., Any], length: int) -> Any:
+        args = inputs(length)
+        torch.manual_seed(length)
         try:
-            return step(*inputs(length))
+            return step(*args)
         except Exception as error:  # eager's, whatever it is
             return type(error), str(error).splitlines()[0]
 

@@ -148,6 +148,18 @@ def drops(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def drops_in_place(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = torch.tanh(WIDER(h) + x[t, :, :1]) * torch.empty(3, 1).bernoulli_(0.7)
+    return h
+
+
+def drops_out(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for t in range(x.size(0)):
+        h = F.dropout(torch.tanh(WIDER(h) + x[t, :, :1]), 0.3)
+    return F.alpha_dropout(h, 0.2, training=True)
+
+
 SERVED = {
     fn.__name__: fn
     for fn in (
@@ -180,12 +192,13 @@ def test_few_rounds_or_none_are_as_in_eager(name: str) -> None:
     play(SERVED[name], (10, 12, *SHORT, 15, *SHORT))
 
 
-def test_random_numbers_are_drawn_in_eager_s_order() -> None:
-    fast = fastjit(drops)
+@pytest.mark.parametrize("loop", [drops, drops_out, drops_in_place])
+def test_random_numbers_are_drawn_in_eager_s_order(loop: Callable[..., Any]) -> None:
+    fast = fastjit(loop)
     for n in LENGTHS:
         x, h = torch.randn(n, 3, 8), torch.randn(3, WIDE)
         torch.manual_seed(n)
-        theirs, state = drops(x, h), torch.get_rng_state()
+        theirs, state = loop(x, h), torch.get_rng_state()
         torch.manual_seed(n)
         assert_same(fast(x, h), theirs)
         assert torch.equal(torch.get_rng_state(), state)
@@ -265,16 +278,16 @@ def draws_from_its_own(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
-def drops_in_place(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+def draws_in_place(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     for t in range(x.size(0)):
-        h = torch.tanh(WIDER(h) + x[t, :, :1]) * torch.empty(3, 1).bernoulli_(1.0)
+        h = torch.tanh(WIDER(h) + x[t, :, :1]) * torch.empty(3, 1).uniform_(1.0, 1.0)
     return h
 
 
 OTHERS = {
     fn.__name__: fn
     for fn in (
-        drops_in_place, rolls_by_the_round, another_kth, sorts_in_place, grows, reads_a_value, looks_back,
+        draws_in_place, rolls_by_the_round, another_kth, sorts_in_place, grows, reads_a_value, looks_back,
         draws_from_its_own,
     )
 }  # fmt: skip
