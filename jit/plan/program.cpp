@@ -346,6 +346,7 @@ void ProgramBuilder::add_rounds(const Item& item) {
   note_repeat(repeat);
   for (RoundStep& step : repeat.step.body)
     std::visit([&](auto& each) { take_launches(each, item.external, body); }, step);
+  repeat.step.takes_any_trip = repeat.trip.is_symbolic();
   out_.steps.emplace_back(std::move(repeat.step));
   out_.steps.insert(out_.steps.end(), repeat.after.begin(), repeat.after.end());
 }

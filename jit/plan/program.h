@@ -197,6 +197,7 @@ struct RepeatStep {
     uint32_t column;
   };
   int64_t trip = 0;
+  bool takes_any_trip = false;  // sizes decide how many rounds there are
   std::vector<RoundStep> body;
   std::vector<Column> columns;
   std::vector<Varying> varying;  // by hole

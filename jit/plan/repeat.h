@@ -116,29 +116,41 @@ void for_each_step(const Program& program, Take take) {
   for (const Step& step : program.steps) std::visit(take_one, step);
 }
 
-/// The same with those from number `begin` on and before number `end`.
-template <class Take>
-void for_each_step(const Program& program, uint32_t begin, uint32_t end, Take take) {
+/// The same with those from number `begin` on and before number `end`, which each get, and with the numbers of those
+/// that are behind them. The steps of any number of rounds have one number, so that it is theirs at all sizes.
+template <class Take, class Behind>
+void for_each_number(const Program& program, uint32_t begin, uint32_t end, Take take, Behind behind) {
   uint32_t at = 0;
+  const auto is_in = [&] { return at >= begin && at < end; };
   const auto take_one = [&](const auto& step) {
-    if constexpr (std::is_same_v<decltype(step), const RepeatStep&>) {
-      const auto count = static_cast<uint32_t>(step.trip) * static_cast<uint32_t>(step.body.size());
-      if (at + count <= begin) {
-        at += count;
-        return;
-      }
-      for_each_step(step, [&](const auto& each) {
-        if (at >= begin && at < end) take(each);
-        ++at;
-      });
-    } else {
-      if (at >= begin) take(step);
-      ++at;
+    if (is_in()) {
+      take(at, step);
+      behind(at);
     }
+    ++at;
   };
   for (const Step& step : program.steps) {
     if (at >= end) return;
-    std::visit(take_one, step);
+    const auto* const repeat = std::get_if<RepeatStep>(&step);
+    if (!repeat) {
+      std::visit(
+          [&](const auto& one) {
+            if constexpr (!std::is_same_v<decltype(one), const RepeatStep&>) take_one(one);
+          },
+          step);
+    } else if (repeat->takes_any_trip) {
+      if (is_in()) {
+        for_each_step(*repeat, [&](const auto& each) { take(at, each); });
+        behind(at);
+      }
+      ++at;
+    } else {
+      const auto count = static_cast<uint32_t>(repeat->trip) * static_cast<uint32_t>(repeat->body.size());
+      if (at + count <= begin)
+        at += count;
+      else
+        for_each_step(*repeat, take_one);
+    }
   }
 }
 

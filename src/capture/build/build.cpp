@@ -228,7 +228,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     support::count_work(1 + event.args.size());
     first_nodes_.push_back(static_cast<ir::NodeId>(graph_.nodes.size()));
     begin_way_back(step.event, outputs);
-    if (gives_share(event) || makes_pieces(event)) continue;
+    if (gives_share(event) || gives_slice(event) || makes_pieces(event)) continue;
     for (const CallValue& item : event.args)
       for (const Use& use : item.uses) meet(use, event);
     enter(event);

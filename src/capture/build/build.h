@@ -245,6 +245,7 @@ class GraphBuilder {
   };
   void keep_written(uint32_t tensor);
   bool gives_share(const Event& event);
+  bool gives_slice(const Event& event);
   ir::NodeId part_of(const Share& share, ir::Dim place);
   void take_share(const Use& use);
   /// What rounds on a way back put together, which is zeros elsewhere.
@@ -477,11 +478,12 @@ class GraphBuilder {
   std::vector<Kept> kept_;
   std::map<std::pair<uint32_t, uint32_t>, std::pair<uint32_t, uint32_t>>
       kept_in_;  // by loop on the way back and tensor: which of `kept_`, and the round that made it
-  std::unordered_map<uint32_t, Share> shares_;   // by tensor
-  std::unordered_map<uint32_t, Pieced> pieced_;  // by tensor: that no node stands for yet
-  std::unordered_set<uint32_t> put_together_;    // tensors that were, and have nodes by now
-  LoopRound round_;                              // of the step at hand
-  uint32_t line_ = 0;                            // of Trace::lines, of that step
+  std::unordered_map<uint32_t, Share> shares_;              // by tensor
+  std::unordered_map<uint32_t, ir::NodeId> wholes_sliced_;  // by the first event of Slices
+  std::unordered_map<uint32_t, Pieced> pieced_;             // by tensor: that no node stands for yet
+  std::unordered_set<uint32_t> put_together_;               // tensors that were, and have nodes by now
+  LoopRound round_;                                         // of the step at hand
+  uint32_t line_ = 0;                                       // of Trace::lines, of that step
   std::unordered_map<ir::NodeId, ir::NodeId>
       numbers_of_rounds_;                              // of all rounds of a loop -> as floats, which loops read
   std::set<std::pair<uint32_t, uint32_t>> of_rounds_;  // (event, argument) of which each round is given its own number

@@ -307,9 +307,8 @@ void GraphBuilder::check_moves(const Use& use) {
 
 // A round writes to tensors what it has made.
 void GraphBuilder::check_writes(const Action& step) {
-  if (round_.loop == kNone) return;
   for (const uint32_t tensor : step.writes) {
-    if (!is_of_its_round(tensor, round_)) fix_loop(round_.loop);
+    if (round_.loop != kNone && !is_of_its_round(tensor, round_)) fix_loop(round_.loop);
     keep_written(tensor);
   }
 }

@@ -165,7 +165,7 @@ void GraphBuilder::take_part_back(const Use& use, const Part& part) {
 // The operator has written to it: it is what it was given no more.
 void GraphBuilder::keep_written(uint32_t tensor) {
   std::erase_if(lent_, [&](const auto& lent) { return lent.first == tensor; });
-  kept_in_.erase({round_.loop, tensor});
+  for (uint32_t which = 0; which < trace_.loops.size(); ++which) kept_in_.erase({which, tensor});
   shares_.erase(tensor);
 }
 
@@ -203,6 +203,31 @@ bool GraphBuilder::gives_share(const Event& event) {
       shares_[made.tensor] = share;
       return true;
     }
+  return false;
+}
+
+// Whether the operator is one of those by which a round gets its row of the gradient of what all rounds wrote into.
+bool GraphBuilder::gives_slice(const Event& event) {
+  if (!goes_back(round_.loop)) return false;
+  const auto index = static_cast<uint32_t>(&event - trace_.events.data());
+  for (const Slices& slices : trace_.loops[round_.loop].slices) {
+    if (slices.round_of(index) != round_.round) continue;
+    const auto rounds = static_cast<uint32_t>(slices.begins.size());
+    if (index == slices.begins[0]) {
+      const Use& whole = event.args[0].uses[0];
+      meet(whole, event);
+      wholes_sliced_[index] = value(whole, event).node;
+    }
+    if (index != slices.made[round_.round]) return true;
+    const Use& made = flat_results(event)[0];
+    Share share{.loop = round_.loop, .whole = wholes_sliced_.at(slices.begins[0]), .falls = slices.falls};
+    share.round = slices.falls ? rounds - 1 - round_.round : round_.round;
+    share.dim = slices.dim;
+    share.before = slices.before;
+    set_result(made, part_of(share, 0), event);
+    shares_[made.tensor] = share;
+    return true;
+  }
   return false;
 }
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "capture/record/loops_of_layers.h"
+#include "capture/record/slices_back.h"
 
 namespace fastjit::capture {
 namespace {
@@ -42,10 +43,13 @@ bool are_like(const Trace& trace, const PythonLoop& loop, uint32_t a, uint32_t b
 }
 
 /// Whether operators of autograd's formulas were given the same numbers in both rounds, but for which part it is that
-/// pieces have.
+/// pieces and slices have.
 bool have_same_numbers(const Trace& trace, const PythonLoop& loop, uint32_t a, uint32_t b) {
   const auto is_piece = [&](uint32_t event) {
     return std::ranges::any_of(loop.pieces, [&](const Pieces& pieces) { return pieces.events[a] == event; });
+  };
+  const auto is_of_slice = [&](uint32_t event) {
+    return std::ranges::any_of(loop.slices, [&](const Slices& slices) { return slices.round_of(event) == a; });
   };
   const auto is_same = [](const CallValue& x, const CallValue& y) {
     if (x.kind == CallValue::Kind::Constant) return x.constant == y.constant;
@@ -61,6 +65,7 @@ bool have_same_numbers(const Trace& trace, const PythonLoop& loop, uint32_t a, u
       event = trace.events[event].end - 1;
       continue;
     }
+    if (is_of_slice(event)) continue;
     if (!std::ranges::equal(trace.events[event].args, trace.events[in_round(loop, event, a, b)].args, is_same))
       return false;
   }
@@ -259,6 +264,7 @@ std::optional<PythonLoop> way_back_through(const Trace& trace, uint32_t which, c
   for (const uint32_t event : events)
     back.begins.push_back({event, loop.begins.back().number, met[event], loop.begins.back().test});
   back.pieces = pieces_in(trace, back);
+  back.slices = slices_in(trace, back);
   for (uint32_t round = kSameBack + 1; round + 1 < back.rounds(); ++round)
     if (!are_like(trace, back, kSameBack, round) || !have_same_numbers(trace, back, kSameBack, round))
       return std::nullopt;

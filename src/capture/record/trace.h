@@ -170,6 +170,22 @@ struct Pieces {
   bool falls;                    // later rounds have earlier parts
 };
 
+/// Of each round on the way back the operators that give it its row of one tensor and pass on what is left of that.
+struct Slices {
+  std::vector<uint32_t> begins{}, ends{};  // by round: the first of these operators, and behind the last
+  std::vector<uint32_t> made{};            // by round: the one that gives the row
+  size_t dim;
+  uint32_t before;  // so many rows are not given to rounds
+  bool falls;       // later rounds are given earlier rows
+
+  /// The round that the operator is one of; kNone: of none.
+  uint32_t round_of(uint32_t event) const {
+    for (uint32_t round = 0; round < begins.size(); ++round)
+      if (event >= begins[round] && event < ends[round]) return round;
+    return kNone;
+  }
+};
+
 /// A loop of Python over a range that ends at such an int, or begins there, or one of torch's over steps in time, or
 /// autograd's way back through one of these.
 struct PythonLoop {
@@ -191,6 +207,7 @@ struct PythonLoop {
                                  // one first; kNone: it is Python's
   std::vector<Shares> shares{};  // of such a way
   std::vector<Pieces> pieces{};  // the same
+  std::vector<Slices> slices{};  // the same
   size_t rounds() const { return begins.size() - 1; }
   size_t alike_to() const { return rounds() - last_differs; }  // behind the last of those that are alike
   bool is_known() const { return alike_from >= 0; }

@@ -92,7 +92,7 @@ void run_and_give_up(const Executable& executable, const plan::Program& program,
 /// A run that stops on its way, and goes on later, on another thread maybe.
 struct Stopped {
   static constexpr uint32_t kEnd = 0xFFFFFFFFu;
-  uint32_t step = 0;                         // the next one, in the order of plan::for_each_step(); 0: none has run
+  uint32_t step = 0;                         // the next one, as plan::for_each_number() counts them; 0: none has run
   c10::SmallVector<at::Tensor, 12> tensors;  // that it has made so far
   std::vector<at::Generator> generators;
   std::unordered_map<plan::SlotId, double> numbers;

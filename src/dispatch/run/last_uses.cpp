@@ -23,9 +23,10 @@ class Finder {
     for (SlotId id = 0; id < last_.size(); ++id)
       if (last_[id] != kNever && program_.slots[id].kind == SlotKind::Input) ends[last_[id]].push_back(id);
     std::vector<LastUse> out;
-    each_step([&](uint32_t step, const auto&) {
+    const auto give_up = [&](uint32_t step) {
       for (const SlotId input : ends[step]) out.push_back({step, program_.slots[input].index, aliases_of(input)});
-    });
+    };
+    each_step([](uint32_t, const auto&) {}, give_up);
     return out;
   }
 
@@ -49,19 +50,22 @@ class Finder {
  private:
   static constexpr uint32_t kNever = 0xFFFFFFFFu;
 
-  // Calls `take` with every step, when the aliases that it reads are what it reads.
-  template <class Take>
-  void each_step(const Take& take) {
+  // Calls `take` with every step, when the aliases that it reads are what it reads, and `behind` as for_each_number().
+  template <class Take, class Behind>
+  void each_step(const Take& take, const Behind& behind) {
     base_.assign(program_.slots.size(), plan::kNoSlot);
     aliases_.clear();
     for (SlotId id = 0; id < program_.slots.size(); ++id)
       if (program_.slots[id].kind == SlotKind::Alias) set_base(id, program_.slots[id].base);
-    uint32_t step = 0;
-    plan::for_each_step(program_, [&](const auto& each) {
+    const auto follow = [&](uint32_t step, const auto& each) {
       if constexpr (std::is_same_v<decltype(each), const plan::AliasStep&>) set_base(each.slot, each.base);
-      take(step++, each);
-    });
-    steps_ = step;
+      take(step, each);
+    };
+    const auto count = [&](uint32_t step) {
+      steps_ = step + 1;
+      behind(step);
+    };
+    plan::for_each_number(program_, 0, UINT32_MAX, follow, count);
   }
 
   void set_base(SlotId alias, SlotId base) {
@@ -71,10 +75,11 @@ class Finder {
   }
 
   void find_last() {
-    each_step([&](uint32_t step, const auto& each) {
+    const auto note = [&](uint32_t step, const auto& each) {
       auto copy = each;
       plan::for_each_slot(copy, [&](SlotId id, int64_t*) { last_[root(id)] = step; });
-    });
+    };
+    each_step(note, [](uint32_t) {});
   }
 
   SlotId root(SlotId id) const {

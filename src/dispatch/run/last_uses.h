@@ -8,7 +8,7 @@
 namespace fastjit::dispatch {
 
 struct LastUse {
-  uint32_t step;                  // in the order of plan::for_each_step()
+  uint32_t step;                  // as plan::for_each_number() counts them
   uint32_t input;                 // of the program
   std::vector<uint32_t> aliases;  // tensors of the run that lie in its memory then
 };
@@ -16,7 +16,7 @@ struct LastUse {
 /// Of inputs that are no outputs and that some step reads, by step.
 std::vector<LastUse> last_uses(const plan::Program& program);
 
-/// After how many steps no other one touches the memory of each input, and that of each output.
+/// After how many steps, as plan::for_each_number() counts them, no other one touches the memory of each input, and that of each output.
 struct Ends {
   struct Output {
     uint32_t end;

@@ -26,19 +26,17 @@ class Run {
     for (const plan::Step& step : program_.steps) std::visit([this](const auto& s) { self().step(s); }, step);
   }
 
-  // Those from number `begin` on and before number `end`.
+  // Those from number `begin` on and before number `end`, as plan::for_each_number() counts them.
   void some_steps_and_give_up(at::Tensor* const* given_up, uint32_t begin, uint32_t end) {
     auto last = std::ranges::lower_bound(exe_.last_uses, begin, {}, &LastUse::step);
-    uint32_t at = begin;
-    plan::for_each_step(program_, begin, end, [&](const auto& each) {
-      self().step(each);
+    const auto give_up = [&](uint32_t at) {
       for (; last != exe_.last_uses.end() && last->step == at; ++last) {
         if (!given_up[last->input]) continue;
         for (const uint32_t alias : last->aliases) tensors_[alias].reset();
         given_up[last->input]->reset();
       }
-      ++at;
-    });
+    };
+    plan::for_each_number(program_, begin, end, [&](uint32_t, const auto& each) { self().step(each); }, give_up);
   }
 
   // False: stopped at a guard.

@@ -313,6 +313,60 @@ def beside_one_that_nobody_trains(net: Net, x: Any, h: Any, y: Any, tokens: Any)
     return torch.stack(outs), other.detach()
 
 
+def into_a_buffer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out = x.new_zeros(x.size(0), BATCH, HIDDEN)
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        out[t] = h
+    return out
+
+
+def into_columns(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out = torch.zeros(BATCH, x.size(0), HIDDEN, dtype=x.dtype)
+    for t in range(x.size(0)):
+        h = net.gru(x[t], h)
+        out[:, t] = h
+    return net.out(out)
+
+
+def into_two_buffers_from_the_end(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    hs, ys = x.new_empty(x.size(0), BATCH, HIDDEN), torch.zeros_like(y)
+    for t in reversed(range(x.size(0))):
+        h = net.step(x[t], h)
+        hs[t], ys[t] = h, net.out(h)
+    return hs * 2, ys
+
+
+def of_a_decoder(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    encoded = []
+    for t in range(x.size(0)):
+        h = net.gru(x[t], h)
+        encoded.append(h)
+    memory, out = torch.stack(encoded), torch.zeros_like(y)
+    for t in range(1, x.size(0)):
+        weights = torch.softmax((memory * h).sum(-1), 0)
+        context = (weights.unsqueeze(-1) * memory).sum(0)
+        h = net.upper(F.dropout(context, 0.1), net.gru(net.tokens(tokens[t - 1]), h))
+        out[t] = net.out(h)
+    return out
+
+
+def an_embedding_in_each_round(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    """Its gradient is a call of torch's: inputs that rounds read were given up as if all calls had as many rounds."""
+    for t in range(x.size(0)):
+        h = torch.tanh(net.tokens(tokens[t]) @ net.w + h @ net.u)
+    return h
+
+
+def a_memory_that_all_steps_read(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    """Its gradient is added in place to what a round has made: the first loop's way back took the value before that."""
+    memory, outs = torch.stack(lower_states(net, x, h)), []
+    for t in range(x.size(0)):
+        h = torch.tanh(x[t] @ net.w + memory.mean(0) * h)
+        outs.append(h)
+    return torch.stack(outs)
+
+
 def with_dropout(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
     outs = []
     for t in range(x.size(0)):
@@ -352,15 +406,46 @@ SERVED: list[Loop] = [
     differences,
     after_a_burn_in,
     beside_one_that_nobody_trains,
+    an_embedding_in_each_round,
+    a_memory_that_all_steps_read,
     with_dropout,
+    into_a_buffer,
+    into_columns,
+    into_two_buffers_from_the_end,
+    of_a_decoder,
 ]
 
 
 # ---- loops of other kinds ----
 
 
-def into_a_buffer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
-    out = x.new_zeros(x.size(0), BATCH, HIDDEN)
+def the_first_state_in_front(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out = x.new_zeros(x.size(0) + 1, BATCH, HIDDEN)
+    out[0] = torch.tanh(h @ net.u)
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        out[t + 1] = h
+    return out
+
+
+def adds_to_a_buffer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out = x @ net.w
+    for t in range(x.size(0)):
+        h = net.step(x[t], h)
+        out[t] += h
+    return out
+
+
+def over_a_computed_buffer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out = x @ net.w
+    for t in range(2, x.size(0)):
+        h = net.step(x[t], h)
+        out[t] = h
+    return out
+
+
+def into_a_long_buffer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out = x.new_zeros(2 * x.size(0), BATCH, HIDDEN)
     for t in range(x.size(0)):
         h = net.step(x[t], h)
         out[t] = h
@@ -447,7 +532,10 @@ def states_that_a_loop_turns(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> A
 
 
 OTHERS: list[Loop] = [
-    into_a_buffer,
+    the_first_state_in_front,
+    adds_to_a_buffer,
+    over_a_computed_buffer,
+    into_a_long_buffer,
     cut_off_each_round,
     another_first_round,
     some_rounds_only,
@@ -546,6 +634,54 @@ def test_gradients_of_arguments(loop: Loop) -> None:
 @torch.enable_grad()
 def test_gradients_of_some_results(which: tuple[int, ...]) -> None:
     fast, seen = play(several_results, LENGTHS, which=which)
+    assert seen == "mmm" + "h" * (len(LENGTHS) - 3), fast.inspect("guards")
+
+
+class Wide(nn.Module):
+    """Products of torch's stand in its rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.cell, self.out = nn.GRUCell(IN, 320), nn.Linear(320, 5)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> Any:
+        outs = []
+        for t in range(x.size(0)):
+            h = self.cell(x[t], h)
+            outs.append(h)
+        return self.out(torch.stack(outs))
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+@torch.enable_grad()
+def test_rounds_that_call_torch_on_the_way_back(hooks: bool) -> None:
+    """Where hooks take gradients as soon as they are there, the way back stops between its parts."""
+    net = Wide().double()
+    eager = copy.deepcopy(net)
+    fastjit.fastjit(net)
+    fast, seen = fastjit.of(net), ""
+
+    def step(net: nn.Module, length: int) -> Any:
+        taken: dict[torch.Tensor, torch.Tensor] = {}
+
+        def take(parameter: torch.Tensor) -> None:
+            assert parameter.grad is not None
+            taken[parameter], parameter.grad = parameter.grad, None
+
+        handles = [p.register_post_accumulate_grad_hook(take) for p in net.parameters() if hooks]
+        torch.manual_seed(length)
+        result = net(*(torch.randn(*sizes, dtype=torch.float64) for sizes in ((length, 16, IN), (16, 320))))
+        net.zero_grad()
+        result.square().mean().backward()
+        for handle in handles:
+            handle.remove()
+        return [result, *(taken[p] if hooks else p.grad for p in net.parameters())]
+
+    for length in LENGTHS:
+        hits = fast.stats().hits
+        assert_same(step(net, length), step(eager, length), f"length {length}")
+        seen += "h" if fast.stats().hits > hits else "m"
     assert seen == "mmm" + "h" * (len(LENGTHS) - 3), fast.inspect("guards")
 
 
