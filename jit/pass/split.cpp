@@ -306,7 +306,7 @@ class Splitter {
     if (graph_[id].op == Op::Input && at_.kept_inputs[graph_[id].attr])
       handed_.push_back({Handed::From::Input, graph_[id].attr});
     else if (known != given.end() && identical(graph_.layout(known->first).strides, graph_.layout(id).strides) &&
-             identical(to.layout(to.outputs[known->second]).strides, graph_.layout(id).strides))
+             identical(to.layout(to.outputs[known->second]).strides, graph_.layout(id).strides) && !is_spread(id))
       handed_.push_back({Handed::From::Output, known->second});
     else
       return false;
@@ -338,9 +338,18 @@ class Splitter {
       if (in_stacks.contains(id)) continue;
       Graph& to = half.to();
       const NodeId now = half[id];
-      const bool is_own = to[now].op != Op::Input && !to.is_number(now) && given_.insert(now).second;
-      hand_over(to, is_own ? now : to.fresh_copy(now, graph_.layout(id).strides), {id});
+      const bool is_own = to[now].op != Op::Input && !to.is_number(now) && !is_spread(id) && given_.insert(now).second;
+      const ir::Layout& layout = graph_.layout(id);
+      hand_over(to, is_own ? now : to.fresh_copy(now, is_spread(id) ? row_major(layout.sizes) : layout.strides), {id});
     }
+  }
+
+  // Whether elements of it lie in one place, as those of expand() do. A tensor of its own has them by rows.
+  bool is_spread(NodeId id) const {
+    const ir::Layout& layout = graph_.layout(id);
+    for (size_t d = 0; d < layout.sizes.size(); ++d)
+      if (identical(layout.strides[d], 0) && !identical(layout.sizes[d], 1)) return true;
+    return false;
   }
 
   void hand_over(Graph& to, NodeId extra, std::vector<NodeId> nodes, NodeId whole = kNoNode) {
@@ -352,7 +361,8 @@ class Splitter {
   Graph make_second() {
     Rewriter half(graph_);
     half.to().inputs.clear();
-    for (size_t i = 0; i < handed_nodes_.size(); ++i) take_over(half, handed_nodes_[i], "saved" + std::to_string(i));
+    for (size_t i = 0; i < handed_nodes_.size(); ++i)
+      take_over(half, handed_nodes_[i], handed_[i].from == Handed::From::Extra, "saved" + std::to_string(i));
     std::vector<bool> waits = waiting();
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
       if (!second_[id] || handed_over_[id] || waits[id]) continue;
@@ -372,11 +382,16 @@ class Splitter {
     return std::move(half.to());
   }
 
-  void take_over(Rewriter& half, const HandedNodes& of, const std::string& name) const {
+  void take_over(Rewriter& half, const HandedNodes& of, bool is_extra, const std::string& name) const {
     const auto& [nodes, whole] = of;
     if (nodes.size() == 1 && whole == kNoNode) {
       const Node& node = graph_[nodes[0]];
-      half.input(nodes[0], node.op == Op::Input ? graph_.inputs[node.attr].name : name);
+      const std::string& called = node.op == Op::Input ? graph_.inputs[node.attr].name : name;
+      const std::vector<Dim> sizes(graph_.sizes(nodes[0]).begin(), graph_.sizes(nodes[0]).end());
+      if (is_extra && is_spread(nodes[0]))
+        half.set(nodes[0], half.to().input(node.dtype, {sizes, row_major(sizes)}, {called}));
+      else
+        half.input(nodes[0], called);
       return;
     }
     const NodeId first = *std::ranges::find_if(nodes, [](NodeId id) { return id != kNoNode; });

@@ -25,6 +25,7 @@ namespace fastjit::capture {
 struct SizeSymbol {
   static constexpr uint32_t kNumber = 0xFFFFFFFFu;
   uint32_t argument, dim;  // position in CallInputs::tensors; kNumber: `dim` is the index into CallInputs::scalars
+  bool is_stride = false;  // of the dim, not its size
 };
 
 /// How gradients of the results become gradients of what they were computed of: the way back is in the graph too.
@@ -47,14 +48,15 @@ struct Derivative {
 /// The numbers that autograd gave to operators on its way back and the sizes that it got, in one recording. Where
 /// another call went the same way at other sizes, the two tell which of them follow from which sizes of the call.
 struct WayNumbers {
-  uint64_t path = 0;                        // the operators, and what else they were given
-  std::vector<std::vector<int64_t>> sizes;  // per CallInputs::tensors
-  std::vector<int64_t> ints;                // per CallInputs::scalars: its value, of free_ints; else 0
-  std::vector<int64_t> numbers;             // in order; of floats, the bits
+  uint64_t path = 0;                                 // the operators, and what else they were given
+  std::vector<std::vector<int64_t>> sizes, strides;  // per CallInputs::tensors
+  std::vector<int64_t> ints;                         // per CallInputs::scalars: its value, of free_ints; else 0
+  std::vector<int64_t> numbers;                      // in order; of floats, the bits
 
   /// Of the recording; 0: it does not say.
   int64_t value(const SizeSymbol& symbol) const {
-    if (symbol.argument != SizeSymbol::kNumber) return sizes[symbol.argument][symbol.dim];
+    if (symbol.argument != SizeSymbol::kNumber)
+      return (symbol.is_stride ? strides : sizes)[symbol.argument][symbol.dim];
     return symbol.dim < ints.size() ? ints[symbol.dim] : 0;
   }
 };
@@ -104,9 +106,10 @@ struct CallInputs {
   std::vector<at::Tensor> tensors;  // exact torch.Tensor / Parameter arguments, in flattening order
   std::vector<std::pair<PyObject*, std::string>>
       scalars;  // fresh int/float objects handed to the function (symbolic candidates) and their names
-  std::vector<uint64_t> free_sizes;  // per tensor: dims whose sizes differ from call to call, as bits; empty: none
-  std::vector<bool> free_ints;       // per scalar: an int that differs from call to call and that sizes or indices
-                                     // follow from; empty: none
+  std::vector<uint64_t> free_sizes;     // per tensor: dims whose sizes differ from call to call, as bits; empty: none
+  std::vector<uint64_t> fixed_strides;  // per tensor: dims whose strides are those of this call, as bits; empty: none
+  std::vector<bool> free_ints;          // per scalar: an int that differs from call to call and that sizes or indices
+                                        // follow from; empty: none
   std::vector<std::shared_ptr<const WayNumbers>> ways;  // of calls that are the same but for sizes
   std::vector<bool> varying;                            // per scalar: it is known to differ from call to call
   std::vector<std::string> tensor_names;                // "x", "arg[0]"

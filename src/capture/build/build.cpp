@@ -171,9 +171,12 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
     }
     if (capture.unsound.empty())
       for (const auto& [symbol, place] : capture.graph.symbols->fixed()) {
-        const auto& [argument, dim] = capture.symbols[symbol];
+        const auto& [argument, dim, is_stride] = capture.symbols[symbol];
+        narrower.fixed_strides.resize(inputs.free_sizes.size(), 0);
         if (argument == SizeSymbol::kNumber)
           narrower.free_ints[dim] = false;
+        else if (is_stride)
+          narrower.fixed_strides[argument] |= uint64_t{1} << dim;
         else
           narrower.free_sizes[argument] &= ~(uint64_t{1} << dim);
       }

@@ -139,6 +139,8 @@ class GraphBuilder {
   std::string why_none_free(uint32_t writer) const;
   std::string why_not_free(const Source& root, uint32_t writer) const;
   void free_sizes();
+  std::vector<ir::Dim> argument_strides(const Source& root, const std::vector<ir::Dim>& sizes);
+  ir::Dim free_stride(const Source& root, uint32_t d, ir::Dim least);
   SharedMeta meta_of(const Use& use) const;
   std::vector<ir::Layout> layouts_of(const Event& event) const;
   void fix_sizes(const Event& event);

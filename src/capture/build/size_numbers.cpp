@@ -382,9 +382,9 @@ std::string GraphBuilder::reason_of(uint32_t place) const {
 void GraphBuilder::tell_fixed() {
   if (!scope_) return;
   for (const auto& [symbol, place] : graph_.symbols->fixed()) {
-    const bool is_number = capture.symbols[symbol].argument == SizeSymbol::kNumber;
-    capture.fixed_sizes.push_back(graph_.symbols->name(symbol) +
-                                  (is_number ? " is one number for " : " is one size for ") + reason_of(place));
+    const SizeSymbol& its = capture.symbols[symbol];
+    const char* const what = its.argument == SizeSymbol::kNumber ? "number" : its.is_stride ? "stride" : "size";
+    capture.fixed_sizes.push_back(graph_.symbols->name(symbol) + " is one " + what + " for " + reason_of(place));
   }
 }
 

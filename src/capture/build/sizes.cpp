@@ -56,10 +56,17 @@ std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, con
   return strides;
 }
 
-/// Whether sizes of the argument may be symbols: its elements lie densely, and so they do at other sizes.
-bool may_be_free(const TensorMeta& meta) {
-  const bool is_empty = std::ranges::find(meta.sizes, 0) != meta.sizes.end();
-  return !is_empty && dense_strides({meta.sizes.begin(), meta.sizes.end()}, meta);
+/// Whether each element lies in a place of its own, dim behind dim.
+bool lies_apart(const TensorMeta& meta) {
+  int64_t step = 1;
+  const std::vector<size_t> order = by_stride(meta.strides);
+  for (size_t i = order.size(); i-- > 0;) {
+    const size_t d = order[i];
+    if (meta.sizes[d] == 1) continue;
+    if (meta.strides[d] < step) return false;
+    step = meta.strides[d] * meta.sizes[d];
+  }
+  return true;
 }
 
 /// Sizes of what is computed of these elementwise, all broadcast together.
@@ -189,7 +196,37 @@ std::string GraphBuilder::why_not_free(const Source& root, uint32_t writer) cons
   const TensorMeta& meta = root.before.meta;
   if (writer != kNone) return why_none_free(writer);
   if (std::ranges::find(meta.sizes, 0) != meta.sizes.end()) return ": " + root.name + " has no elements";
-  return may_be_free(meta) ? "" : ": the elements of " + root.name + " have gaps or overlap";
+  return lies_apart(meta) ? "" : ": elements of " + root.name + " share memory";
+}
+
+// Strides of an argument with these sizes, whose dims lie in the recorded order. Where one begins further on than the
+// ones inside it end, as those of x[:, :-1] do, any stride from there on is let in, if these may have other sizes.
+std::vector<Dim> GraphBuilder::argument_strides(const Source& root, const std::vector<Dim>& sizes) {
+  const TensorMeta& meta = root.before.meta;
+  const std::vector<size_t> order = by_stride(meta.strides);
+  std::vector<Dim> strides(sizes.size());
+  Dim step = 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    const size_t d = order[i];
+    const bool is_next = meta.strides[d] == step.hint();
+    strides[d] = is_next ? step : Dim(meta.strides[d]);
+    if (!is_next && meta.sizes[d] == 1) continue;
+    if (!is_next && step.is_symbolic()) strides[d] = free_stride(root, static_cast<uint32_t>(d), step);
+    step = strides[d] * max(sizes[d], 1);
+  }
+  return strides;
+}
+
+Dim GraphBuilder::free_stride(const Source& root, uint32_t d, Dim least) {
+  const SizeSymbol symbol{root.argument, d, true};
+  const int64_t recorded = root.before.meta->strides[d];
+  const std::vector<uint64_t>& fixed = inputs_.fixed_strides;
+  const bool is_fixed = d >= 64 || (root.argument < fixed.size() && fixed[root.argument] >> d & 1);
+  if (is_fixed || (way_->is_gone() && !way_->differed(symbol))) return recorded;
+  const Dim stride = graph_.symbols->add(recorded, root.name + ".stride(" + std::to_string(d) + ")");
+  capture.symbols.push_back(symbol);
+  static_cast<void>(stride > least);  // else there is no gap
+  return stride;
 }
 
 void GraphBuilder::free_sizes() {
@@ -221,7 +258,7 @@ void GraphBuilder::free_sizes() {
       capture.symbols.push_back({root.argument, d});
     }
     if (!why.empty()) continue;
-    layout.strides = *dense_strides(layout.sizes, meta);
+    layout.strides = argument_strides(root, layout.sizes);
     if (!is_symbolic(layout)) continue;
     capture.layouts.emplace_back(root.argument, layout);
     free_.emplace(root.before.tensor, with_layout(meta, std::move(layout)));

@@ -171,7 +171,10 @@ WayPlaces numbers_of_way(const Trace& trace, const CallInputs& inputs, const Sca
   }
   out.way = std::make_shared<WayNumbers>();
   out.way->path = walk.path;
-  for (const at::Tensor& tensor : inputs.tensors) out.way->sizes.push_back(tensor.sizes().vec());
+  for (const at::Tensor& tensor : inputs.tensors) {
+    out.way->sizes.push_back(tensor.sizes().vec());
+    out.way->strides.push_back(tensor.strides().vec());
+  }
   out.way->ints.assign(inputs.scalars.size(), 0);
   for (const auto& [number, how] : trace.size_numbers)
     if (how.is_given) out.way->ints[number] = PyLong_AsLongLong(inputs.scalars[number].first);
@@ -373,7 +376,7 @@ void GraphBuilder::bind_sizes() {
   for (const SizeSymbol& its : capture.symbols) {
     if (its.argument == SizeSymbol::kNumber) sizes.push_back(free_ints_.at(its.dim));
     for (const auto& [argument, layout] : capture.layouts)
-      if (argument == its.argument) sizes.push_back(layout.sizes[its.dim]);
+      if (argument == its.argument) sizes.push_back((its.is_stride ? layout.strides : layout.sizes)[its.dim]);
   }
   for (const std::vector<int64_t>& bond : way_->bonds().value_or(std::vector<std::vector<int64_t>>())) {
     Dim sum = bond.back(), other = 0;

@@ -434,13 +434,13 @@ void settle_sizes(Recording& recording, uint64_t hash) {
   const capture::Capture& captured = recording.captured_graph;
   if (!captured.graph.symbols) return;
   std::vector<SizeOfArgument> symbols;
-  for (const auto& [argument, dim] : captured.symbols) {
+  for (const auto& [argument, dim, is_stride] : captured.symbols) {
     const bool is_number = argument == capture::SizeSymbol::kNumber;
     const int64_t recorded = captured.graph.symbols->value(symbols.size());
     if (is_number)
       symbols.push_back({SizeOfArgument::kNumber, static_cast<uint32_t>(recording.number_places[dim]), recorded});
     else
-      symbols.push_back({argument, dim, recorded});
+      symbols.push_back({argument, dim, recorded, is_stride});
   }
   const size_t given = recording.variant->key.spec.number_count();
   auto sized = std::make_unique<Sized>(symbols, captured.layouts, captured.inputs, given);

@@ -50,8 +50,12 @@ uint32_t input_of(const std::vector<capture::InputSource>& inputs, uint32_t argu
 }  // namespace
 
 int64_t Sized::Place::of(PyObject* const* tensors, PyObject* const* numbers) const noexcept {
-  if (!is_number()) return unpack(tensors[argument]).unsafeGetTensorImpl()->sizes()[dim];
-  return int_of(numbers[dim]);
+  return is_number() ? int_of(numbers[dim]) : of(unpack(tensors[argument]));
+}
+
+int64_t Sized::Place::of(const at::Tensor& tensor) const noexcept {
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return is_stride ? impl->strides()[dim] : impl->sizes()[dim];
 }
 
 Sized::Sized(std::span<const int64_t> recorded) {
@@ -71,7 +75,7 @@ Sized::Sized(std::span<const SizeOfArgument> symbols, const std::vector<std::pai
       if (is_input && layout.strides[d].is_symbolic()) strides_.push_back({argument, d, layout.strides[d].expr()});
   }
   for (const SizeOfArgument& symbol : symbols)
-    symbols_.push_back({symbol.argument, kGiven, symbol.dim, symbol.recorded});
+    symbols_.push_back({symbol.argument, kGiven, symbol.dim, symbol.recorded, symbol.is_stride});
   finds_ints_ = std::ranges::any_of(symbols_, [&](const Place& one) { return one.is_number() && one.dim >= given; });
   find_inputs(inputs);
 }
@@ -140,7 +144,7 @@ Sized::Lease Sized::take(const at::Tensor* const* inputs, PyObject* const* numbe
     const Place& symbol = symbols_[i];
     registers[i] = symbol.is_number()       ? int_of(numbers[symbol.dim])
                    : symbol.input == kGiven ? symbol.recorded
-                                            : inputs[symbol.input]->unsafeGetTensorImpl()->sizes()[symbol.dim];
+                                            : symbol.of(*inputs[symbol.input]);
   }
   return take_at(registers.data());
 }

@@ -13,11 +13,12 @@
 
 namespace fastjit::dispatch {
 
-/// A symbol of a program: a size of an argument tensor, or a number of the call.
+/// A symbol of a program: a size or stride of an argument tensor, or a number of the call.
 struct SizeOfArgument {
   static constexpr uint32_t kNumber = 0xFFFFFFFFu;
   uint32_t argument, dim;  // kNumber: `dim` is the place among the numbers that the call is matched with
   int64_t recorded;
+  bool is_stride = false;
 };
 
 /// Whether programs that are for any int are for this one. Beyond 2**53 floats that Python makes of ints are not what a
@@ -117,8 +118,10 @@ class Sized {
   struct Place {
     uint32_t argument, input, dim;  // input: kGiven where the program does not take the argument
     int64_t recorded;
+    bool is_stride = false;
     bool is_number() const { return argument == SizeOfArgument::kNumber; }
     int64_t of(PyObject* const* tensors, PyObject* const* numbers) const noexcept;
+    int64_t of(const at::Tensor& tensor) const noexcept;
   };
   struct StrideCheck {
     uint32_t argument, dim, expr, place = 0;

@@ -529,3 +529,46 @@ def test_calls_at_other_sizes_before_going_back() -> None:
         f(twin).backward()
         torch.testing.assert_close(x.grad, twin.grad)
     assert fast.stats().misses == 2
+
+
+class NextToken(nn.Module):
+    """Trained as language models are: on all but the last token, to foretell all but the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.layer, self.out = nn.Embedding(20, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 20)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.layer(self.tokens(tokens))[0]))
+
+
+def test_arguments_with_gaps() -> None:
+    """x[:, :-1] is as many elements from row to row as x has, which follows from no size of its own."""
+    net = NextToken()
+    eager = copy.deepcopy(net)
+    fast = fastjit.of(fastjit.fastjit(net))
+    for n in (9, 7, 12, 8, 30, 15, 5, 64):
+        x = torch.randint(0, 20, (4, n))
+        for one in (net, eager):
+            one.zero_grad()
+            F.cross_entropy(one(x[:, :-1]).reshape(-1, 20), x[:, 1:].reshape(-1)).backward()
+        assert_same([p.grad for p in net.parameters()], [p.grad for p in eager.parameters()])
+    assert fast.stats().hits >= 5, fast.inspect("guards")
+    assert not fast.stats().fallbacks
+
+
+@pytest.mark.parametrize("size", [3, 20])
+def test_what_is_kept_of_an_expanded_argument(size: int) -> None:
+    """Eager keeps a copy with all elements, of which the way back took the first for all."""
+    layer = nn.Linear(8, 6).double()
+    fast = fastjit.jit(lambda x: layer(x) * 2 + 1)
+    for _ in range(3):
+        x = torch.randn(3, 1, 8, dtype=torch.float64).expand(3, size, 8)
+        got = []
+        for fn in (fast, lambda x: layer(x) * 2 + 1):
+            layer.zero_grad()
+            fn(x).square().sum().backward()
+            got.append([p.grad.clone() for p in layer.parameters()])
+        assert_same(*got)
+    assert fast.stats().hits == 2

@@ -277,6 +277,58 @@ def turned(x: Tensor) -> Tensor:
     return torch.exp(x.t()) + 1
 
 
+def turned_back(x: Tensor) -> Tensor:
+    return torch.exp(x.transpose(0, -1)) + 1
+
+
+def flattened(x: Tensor) -> Tensor:
+    return (x.reshape(-1) * 2).sum() + x.contiguous().view(-1)[1]
+
+
+def is_dense(x: Tensor) -> Tensor:
+    return x + 1 if x.is_contiguous() else x.transpose(0, -1).flatten() - 1
+
+
+def into_it(x: Tensor) -> Tensor:
+    return x.mul_(2).sum(0)
+
+
+GAPS: dict[str, Callable[[int], Tensor]] = {
+    "all but the last": lambda n: torch.randn(5, n + 1)[:, :-1],
+    "from the second on": lambda n: torch.randn(5, n + 1)[:, 1:],
+    "of a buffer": lambda n: torch.randn(4, 64)[:, :n],
+    "every other one": lambda n: torch.randn(n, 8)[:, ::2],
+    "rows of every other one": lambda n: torch.randn(2 * n, 6)[::2],
+    "in the middle": lambda n: torch.randn(3, n + 2, 4)[:, 1:-1],
+    "a corner": lambda n: torch.randn(n + 3, 2 * n + 1)[1 : n + 1, 2 : n + 2],
+    "turned": lambda n: torch.randn(n + 1, 5)[1:].t(),
+    "with a gap inside": lambda n: torch.randn(n, 3, 10)[:, :, 1:5],
+    "with two gaps": lambda n: torch.randn(3, n + 1, n + 2)[:, :n, :n],
+}
+
+
+def seeded(make: Callable[[int], Tensor], n: int) -> Tensor:
+    torch.manual_seed(n)
+    return make(n)
+
+
+@pytest.mark.parametrize("fn", [turned_back, flattened, is_dense, into_it])
+@pytest.mark.parametrize("gaps", GAPS)
+def test_arguments_with_gaps(fn: Callable[[Tensor], Tensor], gaps: str) -> None:
+    """As x[:, :-1] has them: strides follow from no size, and each call brings its own."""
+    fast, make = fastjit.jit(fn), GAPS[gaps]
+    for n in (5, 7, 6, 9, 12, 30, 3, 7, 2):
+        x, wanted = seeded(make, n), seeded(make, n)
+        assert_same(fast(x), fn(wanted))
+        assert_same(x, wanted)
+        assert_same(x._base, wanted._base)
+    if fn is not is_dense:  # where that says no, it makes sizes those of the call
+        assert fast.stats().hits >= 6, fast.inspect("guards")
+    assert not fast.stats().fallbacks
+    dense = torch.randn(8, 8)
+    assert_same(fast(dense.clone()), fn(dense))
+
+
 def written_diagonal(x: Tensor) -> Tensor:
     y = x * 2
     y.diagonal().zero_()
@@ -284,7 +336,7 @@ def written_diagonal(x: Tensor) -> Tensor:
 
 
 ONE_SIZE: dict[str, tuple[Any, Callable[[int], Tensor], dict[str, Any], str]] = {
-    "gaps": (turned, lambda n: torch.randn(n, 8)[:, ::2], {}, "x.size(0) is one size: the elements of x have gaps"),
+    "shared": (turned, lambda n: torch.randn(8).expand(n, 8), {}, "x.size(0) is one size: elements of x share memory"),
     "one": (turned, lambda n: torch.randn(3, 1 if n > 3 else 2), {}, "x.size(1) is one size: it is 1"),
     "a diagonal": (written_diagonal, lambda n: torch.randn(n, 4), {}, "for aten::diagonal at test_sizes.py:"),
     "not foretold": (
