@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace fastjit::capture {
@@ -73,19 +74,25 @@ std::optional<int64_t> row_along(const Formula& formula, size_t dim) {
   return formula.offset / stride;
 }
 
-bool is_given(const Trace& trace, uint32_t tensor, uint32_t behind) {
+/// Whether an operator of these events is given the tensor.
+bool is_given(const Trace& trace, uint32_t tensor, size_t begin, size_t end) {
   const auto is_it = [&](const Use& use) { return use.tensor == tensor; };
-  return std::any_of(trace.events.begin() + behind, trace.events.end(), [&](const Event& event) {
+  const std::span events(trace.events);
+  return std::ranges::any_of(events.subspan(begin, end - begin), [&](const Event& event) {
     return std::ranges::any_of(event.args,
                                [&](const CallValue& item) { return std::ranges::any_of(item.uses, is_it); });
   });
 }
 
-/// Nothing: rounds do not write one row each, one after the other, or somebody reads what is left of the gradient.
+/// Nothing: rounds do not write one row each, one after the other, or somebody else reads what is left of the gradient,
+/// or adds to it.
 std::optional<Slices> slices_of(const Trace& trace, const std::vector<Formula>& rounds) {
-  for (size_t round = 1; round < rounds.size(); ++round)
-    if (rounds[round].given != rounds[round - 1].left) return std::nullopt;
-  if (is_given(trace, rounds.back().left, rounds.back().end)) return std::nullopt;
+  for (size_t round = 0; round < rounds.size(); ++round) {
+    const bool is_last = round + 1 == rounds.size();
+    if (!is_last && rounds[round + 1].given != rounds[round].left) return std::nullopt;
+    const size_t next = is_last ? trace.events.size() : rounds[round + 1].begin;
+    if (is_given(trace, rounds[round].left, rounds[round].end, next)) return std::nullopt;
+  }
   for (size_t dim = 0; dim < rounds[0].sizes.size(); ++dim) {
     std::vector<int64_t> rows;
     for (const Formula& one : rounds)

@@ -428,6 +428,15 @@ def the_first_state_in_front(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> A
     return out
 
 
+def a_buffer_that_rounds_read(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
+    out, total = x.new_zeros(x.size(0), BATCH, HIDDEN), 0.0
+    for t in range(x.size(0)):
+        total = total + out.sum(0)
+        h = net.step(x[t], h)
+        out[t] = h
+    return out, total
+
+
 def adds_to_a_buffer(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> Any:
     out = x @ net.w
     for t in range(x.size(0)):
@@ -533,6 +542,7 @@ def states_that_a_loop_turns(net: Net, x: Any, h: Any, y: Any, tokens: Any) -> A
 
 OTHERS: list[Loop] = [
     the_first_state_in_front,
+    a_buffer_that_rounds_read,
     adds_to_a_buffer,
     over_a_computed_buffer,
     into_a_long_buffer,
