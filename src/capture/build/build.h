@@ -248,6 +248,7 @@ class GraphBuilder {
   void keep_written(uint32_t tensor);
   bool gives_share(const Event& event);
   bool gives_slice(const Event& event);
+  void give_share(const Event& event, const Share& share);
   ir::NodeId part_of(const Share& share, ir::Dim place);
   void take_share(const Use& use);
   /// What rounds on a way back put together, which is zeros elsewhere.

@@ -198,12 +198,16 @@ bool GraphBuilder::gives_share(const Event& event) {
       share.dim = static_cast<size_t>(wrap_dim(event.args[1].constant.toInt(), rank));
       share.before = shares.before;
       share.is_row = event.args.size() == 3;  // of select, not of narrow
-      const Use& made = flat_results(event)[0];
-      set_result(made, part_of(share, 0), event);
-      shares_[made.tensor] = share;
+      give_share(event, share);
       return true;
     }
   return false;
+}
+
+void GraphBuilder::give_share(const Event& event, const Share& share) {
+  const Use& made = flat_results(event)[0];
+  set_result(made, part_of(share, 0), event);
+  shares_[made.tensor] = share;
 }
 
 // Whether the operator is one of those by which a round gets its row of the gradient of what all rounds wrote into.
@@ -219,13 +223,11 @@ bool GraphBuilder::gives_slice(const Event& event) {
       wholes_sliced_[index] = value(whole, event).node;
     }
     if (index != slices.made[round_.round]) return true;
-    const Use& made = flat_results(event)[0];
     Share share{.loop = round_.loop, .whole = wholes_sliced_.at(slices.begins[0]), .falls = slices.falls};
     share.round = slices.falls ? rounds - 1 - round_.round : round_.round;
     share.dim = slices.dim;
     share.before = slices.before;
-    set_result(made, part_of(share, 0), event);
-    shares_[made.tensor] = share;
+    give_share(event, share);
     return true;
   }
   return false;

@@ -220,12 +220,6 @@ DataDims of_formula(const Trace& trace, const Event& event, const Use& result) {
   return like ? like : all_of(result);
 }
 
-bool is_argument(const Event& event, uint32_t tensor) {
-  return std::ranges::any_of(event.args, [&](const CallValue& item) {
-    return std::ranges::any_of(item.uses, [&](const Use& use) { return use.tensor == tensor; });
-  });
-}
-
 // The one dim whose size depends on data.
 std::optional<size_t> only_data_dim(DataDims dims) {
   const auto dim = static_cast<size_t>(std::countr_zero(dims));

@@ -27,13 +27,8 @@ bool is_walked_elsewhere(const Trace& trace, const PythonLoop& loop) {
 /// Whether the first round is given the last part of what the loop walks, as the way from the end is.
 bool begins_at_end(const Trace& trace, const PythonLoop& loop) {
   const uint32_t last = flat_results(trace.events[loop.parts[0]]).back().tensor;
-  const auto is_last = [&](const Use& use) { return use.tensor == last; };
-  const auto is_given = [&](const Event& event) {
-    return std::ranges::any_of(event.args,
-                               [&](const CallValue& item) { return std::ranges::any_of(item.uses, is_last); });
-  };
   return std::any_of(trace.events.begin() + loop.begins[0].event, trace.events.begin() + loop.begins[1].event,
-                     is_given);
+                     [&](const Event& event) { return is_argument(event, last); });
 }
 
 /// The steps in time stand between what takes the layer's input apart and what puts their outputs together, one after

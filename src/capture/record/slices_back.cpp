@@ -76,12 +76,9 @@ std::optional<int64_t> row_along(const Formula& formula, size_t dim) {
 
 /// Whether an operator of these events is given the tensor.
 bool is_given(const Trace& trace, uint32_t tensor, size_t begin, size_t end) {
-  const auto is_it = [&](const Use& use) { return use.tensor == tensor; };
   const std::span events(trace.events);
-  return std::ranges::any_of(events.subspan(begin, end - begin), [&](const Event& event) {
-    return std::ranges::any_of(event.args,
-                               [&](const CallValue& item) { return std::ranges::any_of(item.uses, is_it); });
-  });
+  return std::ranges::any_of(events.subspan(begin, end - begin),
+                             [&](const Event& event) { return is_argument(event, tensor); });
 }
 
 /// Nothing: rounds do not write one row each, one after the other, or somebody else reads what is left of the gradient,

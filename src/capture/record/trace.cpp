@@ -219,6 +219,12 @@ bool takes_grad(const Event& event) {
   });
 }
 
+bool is_argument(const Event& event, uint32_t tensor) {
+  return std::ranges::any_of(event.args, [&](const CallValue& item) {
+    return std::ranges::find(item.uses, tensor, &Use::tensor) != item.uses.end();
+  });
+}
+
 bool is_backward(const Event& event) { return !event.op && event.name.starts_with("autograd::engine::"); }
 
 std::string label_of(const Event& event, const std::string& line) {

@@ -334,6 +334,8 @@ bool is_wrapper(const at::Tensor& tensor);
 bool is_layered(const Trace& trace, const Event& event);
 /// One of its arguments requires grad.
 bool takes_grad(const Event& event);
+/// The operator is given the tensor, by itself or in a list.
+bool is_argument(const Event& event, uint32_t tensor);
 /// Autograd's engine evaluates a node of the graph: an event without an operator.
 bool is_backward(const Event& event);
 /// "item at model.py:14", or the variable that gets the value.

@@ -16,7 +16,8 @@ struct LastUse {
 /// Of inputs that are no outputs and that some step reads, by step.
 std::vector<LastUse> last_uses(const plan::Program& program);
 
-/// After how many steps, as plan::for_each_number() counts them, no other one touches the memory of each input, and that of each output.
+/// After how many steps, as plan::for_each_number() counts them, no other one touches the memory of each input, and
+/// that of each output.
 struct Ends {
   struct Output {
     uint32_t end;
