@@ -169,10 +169,10 @@ Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tens
       narrower.free_ints.clear();
       capture.fixed_sizes.push_back("with sizes of the call, " + capture.unsound);
     }
+    narrower.fixed_strides.resize(inputs.free_sizes.size(), 0);
     if (capture.unsound.empty())
       for (const auto& [symbol, place] : capture.graph.symbols->fixed()) {
         const auto& [argument, dim, is_stride] = capture.symbols[symbol];
-        narrower.fixed_strides.resize(inputs.free_sizes.size(), 0);
         if (argument == SizeSymbol::kNumber)
           narrower.free_ints[dim] = false;
         else if (is_stride)

@@ -215,7 +215,7 @@ bool GraphBuilder::gives_slice(const Event& event) {
   if (!goes_back(round_.loop)) return false;
   const auto index = static_cast<uint32_t>(&event - trace_.events.data());
   for (const Slices& slices : trace_.loops[round_.loop].slices) {
-    if (slices.round_of(index) != round_.round) continue;
+    if (!slices.has(round_.round, index)) continue;
     const auto rounds = static_cast<uint32_t>(slices.begins.size());
     if (index == slices.begins[0]) {
       const Use& whole = event.args[0].uses[0];

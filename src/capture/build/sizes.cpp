@@ -38,22 +38,35 @@ std::vector<size_t> by_stride(const std::vector<int64_t>& strides) {
   return order;
 }
 
-/// Strides of a tensor without gaps whose dims lie in the recorded order; nothing where that had gaps. `odd`: dims of
-/// one element whose strides follow from nothing here; they are what they were.
-std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, const TensorMeta& recorded,
-                                              std::vector<size_t>* odd = nullptr) {
+/// Strides of a tensor whose dims lie in the recorded order. `gap` gives that of a dim which begins elsewhere than at
+/// the step where the ones inside it end; nothing where it gives nothing. `odd`: dims of one element whose strides
+/// follow from nothing here; they are what they were.
+template <class Gap>
+std::optional<std::vector<Dim>> strides_in_order(const std::vector<Dim>& sizes, const TensorMeta& recorded,
+                                                 std::vector<size_t>* odd, const Gap& gap) {
   const std::vector<size_t> order = by_stride(recorded.strides);
   std::vector<Dim> strides(sizes.size());
   Dim step = 1;
   for (size_t i = order.size(); i-- > 0;) {
     const size_t d = order[i];
     const bool fits = recorded.strides[d] == step.hint();
-    if (!fits && recorded.sizes[d] != 1) return std::nullopt;
-    strides[d] = fits ? step : Dim(recorded.strides[d]);
-    if (!fits && odd) odd->push_back(d);
+    if (fits || recorded.sizes[d] == 1) {
+      strides[d] = fits ? step : Dim(recorded.strides[d]);
+      if (!fits && odd) odd->push_back(d);
+    } else {
+      const std::optional<Dim> stride = gap(d, step);
+      if (!stride) return std::nullopt;
+      step = strides[d] = *stride;
+    }
     step *= max(sizes[d], 1);
   }
   return strides;
+}
+
+/// Those of a tensor without gaps; nothing where it had some.
+std::optional<std::vector<Dim>> dense_strides(const std::vector<Dim>& sizes, const TensorMeta& recorded,
+                                              std::vector<size_t>* odd = nullptr) {
+  return strides_in_order(sizes, recorded, odd, [](size_t, Dim) { return std::optional<Dim>(); });
 }
 
 /// Whether each element lies in a place of its own, dim behind dim.
@@ -203,18 +216,9 @@ std::string GraphBuilder::why_not_free(const Source& root, uint32_t writer) cons
 // ones inside it end, as those of x[:, :-1] do, any stride from there on is let in, if these may have other sizes.
 std::vector<Dim> GraphBuilder::argument_strides(const Source& root, const std::vector<Dim>& sizes) {
   const TensorMeta& meta = root.before.meta;
-  const std::vector<size_t> order = by_stride(meta.strides);
-  std::vector<Dim> strides(sizes.size());
-  Dim step = 1;
-  for (size_t i = order.size(); i-- > 0;) {
-    const size_t d = order[i];
-    const bool is_next = meta.strides[d] == step.hint();
-    strides[d] = is_next ? step : Dim(meta.strides[d]);
-    if (!is_next && meta.sizes[d] == 1) continue;
-    if (!is_next && step.is_symbolic()) strides[d] = free_stride(root, static_cast<uint32_t>(d), step);
-    step = strides[d] * max(sizes[d], 1);
-  }
-  return strides;
+  return *strides_in_order(sizes, meta, nullptr, [&](size_t d, Dim step) {
+    return std::optional(step.is_symbolic() ? free_stride(root, static_cast<uint32_t>(d), step) : Dim(meta.strides[d]));
+  });
 }
 
 Dim GraphBuilder::free_stride(const Source& root, uint32_t d, Dim least) {

@@ -49,7 +49,7 @@ bool have_same_numbers(const Trace& trace, const PythonLoop& loop, uint32_t a, u
     return std::ranges::any_of(loop.pieces, [&](const Pieces& pieces) { return pieces.events[a] == event; });
   };
   const auto is_of_slice = [&](uint32_t event) {
-    return std::ranges::any_of(loop.slices, [&](const Slices& slices) { return slices.round_of(event) == a; });
+    return std::ranges::any_of(loop.slices, [&](const Slices& slices) { return slices.has(a, event); });
   };
   const auto is_same = [](const CallValue& x, const CallValue& y) {
     if (x.kind == CallValue::Kind::Constant) return x.constant == y.constant;

@@ -178,12 +178,8 @@ struct Slices {
   uint32_t before;  // so many rows are not given to rounds
   bool falls;       // later rounds are given earlier rows
 
-  /// The round that the operator is one of; kNone: of none.
-  uint32_t round_of(uint32_t event) const {
-    for (uint32_t round = 0; round < begins.size(); ++round)
-      if (event >= begins[round] && event < ends[round]) return round;
-    return kNone;
-  }
+  /// Whether the operator is one of those of the round.
+  bool has(uint32_t round, uint32_t event) const { return event >= begins[round] && event < ends[round]; }
 };
 
 /// A loop of Python over a range that ends at such an int, or begins there, or one of torch's over steps in time, or
