@@ -70,6 +70,8 @@ inline constexpr std::array kReductions{
 #undef REDUCE
 };
 constexpr std::string_view text(ReduceKind kind) { return kReductions[static_cast<size_t>(kind)]; }
+/// Of an element, not its value.
+constexpr bool gives_position(ReduceKind kind) { return kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin; }
 
 /// Reduces `dims` (ascending) of the operand; the result has the other dims, in order (no keepdim).
 /// Sum and Prod: operand and result have one type (F32, F64 or I64). Max and Min: any type but halves become F32 first;

@@ -287,8 +287,7 @@ Emitter::Value Emitter::make_reduce(ir::NodeId id, const Map& map, int section) 
   for (const uint8_t dim : attr.dims) reduced_sizes.push_back(sizes[dim]);
   Linear position(static_cast<size_t>(frame_.rank()) + 1, 0);
   const bool trivial = count(reduced_sizes) == 1;
-  if (trivial && (attr.kind == ir::ReduceKind::ArgMax || attr.kind == ir::ReduceKind::ArgMin))
-    return constant(node.dtype, 0, section);
+  if (trivial && ir::gives_position(attr.kind)) return constant(node.dtype, 0, section);
   if (!trivial) {
     if (!find_root(id)) return refuse(MustStore{id});
     if (!identical(count(reduced_sizes), frame_.reduced)) return refuse(Mismatch{});

@@ -349,7 +349,6 @@ void Former::store_update(ir::NodeId id) {
   const auto [writer, root] = *made;
   add_producer(id, writer);
   items_[writer].roots[root].dests.push_back(std::move(dest));
-  items_[writer].is_full = true;
   note_user(id, writer);
 }
 
@@ -365,6 +364,18 @@ bool Former::fills_region(const Root& root) const {
 
 bool Former::lies_in_memory(BufferId buffer, ir::NodeId memory) const {
   return buffer.is_own() && (buffer.node == memory || whole(buffer) == memory);
+}
+
+/// Whether the draft reads memory of which the item writes a region.
+bool Former::reads_region_of(const Item& item, const Draft& draft) const {
+  for (const Root& root : item.roots)
+    for (const Storage& dest : root.dests) {
+      if (!dest.buffer.is_own() || graph()[dest.buffer.node].op != ir::Op::Update) continue;
+      const ir::NodeId memory = whole(dest.buffer);
+      const auto lies_there = [&](const Access& access) { return lies_in_memory(access.buffer, memory); };
+      if (std::ranges::any_of(draft.accesses, lies_there)) return true;
+    }
+  return false;
 }
 
 /// A kernel of its own writes `value` to `dest`, a region of an Update; where it would read elsewhere in that memory,
@@ -601,7 +612,6 @@ void Former::note_readers(uint32_t item) {
 
 bool Former::join(uint32_t candidate, const Item& single) {
   Item& item = items_[candidate];
-  if (item.is_full) return false;
   if (item.roots.size() >= Bounds::roots || item.draft.accesses.size() + single.draft.accesses.size() > Bounds::streams)
     return false;
   const bool reframe = single.frame.has_reduced() && !item.frame.has_reduced();
@@ -620,7 +630,7 @@ bool Former::join(uint32_t candidate, const Item& single) {
   }
   Drafted made = draft(world_, frame, roots, item.keep);
   auto* joined = std::get_if<Draft>(&made);
-  if (!joined || !written_before(*joined, candidate, false)) return false;
+  if (!joined || !written_before(*joined, candidate, false) || reads_region_of(item, *joined)) return false;
   item.frame = std::move(frame);
   item.roots = std::move(roots);
   item.draft = std::move(*joined);

@@ -15,7 +15,6 @@ struct Item {
   std::vector<Root> roots;
   Draft draft;
   bool keep = true;
-  bool is_full = false;                          // takes no more roots: it reads memory that it writes
   std::vector<std::optional<Storage>> operands;  // extern: where its operands lie (nothing: no tensor was given)
 
   bool is_extern() const { return external != ir::kNoNode; }
@@ -82,6 +81,7 @@ class Former {
   Item single(ir::NodeId value, Storage dest, bool copy);
   uint32_t append(Item item);
   bool lies_in_memory(BufferId buffer, ir::NodeId memory) const;
+  bool reads_region_of(const Item& item, const Draft& draft) const;
   void pack(ir::NodeId reshape);
   void place(ir::NodeId value, std::vector<Storage> dests, bool copy);
   void call(ir::NodeId external);

@@ -51,9 +51,7 @@ void Shaper::order() {
   bool positions_matter = false;
   for (const Instr& instr : code_) {
     if (instr.code == Code::Index) indexed[instr.imm] = true;
-    positions_matter =
-        positions_matter ||
-        (instr.code == Code::Reduce && (instr.kind == ir::ReduceKind::ArgMax || instr.kind == ir::ReduceKind::ArgMin));
+    positions_matter = positions_matter || (instr.code == Code::Reduce && ir::gives_position(instr.kind));
   }
   for (int d = 0; d < frame_.rank(); ++d) {
     const auto at = static_cast<size_t>(d);

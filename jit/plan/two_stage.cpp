@@ -94,7 +94,7 @@ std::optional<Parts> parts_on_gpu(int64_t kept, int64_t each, bool columns) {
 std::optional<Cut> wanted(const ir::Graph& g, NodeId id, bool cuda) {
   if (g[id].op != ir::Op::Reduce) return std::nullopt;
   const ir::ReduceAttr& attr = g.reduces[g[id].attr];
-  if (attr.kind == ReduceKind::ArgMax || attr.kind == ReduceKind::ArgMin) return std::nullopt;
+  if (ir::gives_position(attr.kind)) return std::nullopt;
   const auto sizes = g.sizes(g[id].in[0]);
   const int64_t kept = g.layout(id).numel().hint(), points = count(sizes).hint();
   if (points == 0) return std::nullopt;

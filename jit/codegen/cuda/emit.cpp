@@ -298,7 +298,7 @@ void CudaEmitter::reduced_loop(const plan::Phase& phase) {
 void CudaEmitter::finish(uint32_t id) {
   const Instr& in = plan_.code[id];
   const std::string state = "acc_" + number(id);
-  const bool index = in.kind == ReduceKind::ArgMax || in.kind == ReduceKind::ArgMin;
+  const bool index = ir::gives_position(in.kind);
   if (blocks_) line("fj_block_merge(" + state + ");");
   names_[id] = name_of(id);
   const std::string type(cuda_type(in.dtype));

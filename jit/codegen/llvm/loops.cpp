@@ -153,7 +153,7 @@ ReduceState KernelEmitter::accumulated(uint32_t id, const ReduceState& old, int 
   const ir::DType type = plan_.code[in.args[0]].dtype;
   Value* value = arg(id, 0, slot, true);
   if (in.kind == ir::ReduceKind::Dot) return reduce_product(rules_, type, old, value, arg(id, 1, slot, true));
-  const bool with_index = in.kind == ir::ReduceKind::ArgMax || in.kind == ir::ReduceKind::ArgMin;
+  const bool with_index = ir::gives_position(in.kind);
   const ReduceState element = reduce_element(rules_, in.kind, type, value, with_index ? flat_index(slot) : nullptr);
   return reduce_combine(rules_, in.kind, type, old, element);
 }

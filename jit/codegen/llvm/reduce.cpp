@@ -17,7 +17,6 @@ using ir::ReduceKind;
 using llvm::Type;
 using llvm::Value;
 
-bool is_arg(ReduceKind kind) { return kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin; }
 bool is_low(ReduceKind kind) { return kind == ReduceKind::Min || kind == ReduceKind::ArgMin; }
 bool is_compensated(ReduceKind kind, DType type) { return kind == ReduceKind::Sum && type == DType::F64; }
 bool is_accumulation(ReduceKind kind) { return kind == ReduceKind::Sum || kind == ReduceKind::Prod; }
@@ -66,7 +65,7 @@ ReduceState best_index(Rules& r, DType type, bool low, const ReduceState& x, con
 
 llvm::SmallVector<Type*, 2> reduce_types(llvm::LLVMContext& context, ReduceKind kind, DType type, int lanes) {
   Type* value = lanes_of(register_type(context, state_dtype(kind, type)), lanes);
-  if (is_arg(kind)) return {value, lanes_of(Type::getInt64Ty(context), lanes)};
+  if (ir::gives_position(kind)) return {value, lanes_of(Type::getInt64Ty(context), lanes)};
   if (is_compensated(kind, type)) return {value, value};
   return {value};
 }
@@ -102,7 +101,7 @@ ReduceState reduce_product(Rules& r, DType type, const ReduceState& state, Value
 }
 
 ReduceState reduce_element(Rules& r, ReduceKind kind, DType type, Value* value, Value* index) {
-  if (is_arg(kind)) return {{value, index}};
+  if (ir::gives_position(kind)) return {{value, index}};
   if (is_compensated(kind, type)) return {{value, llvm::Constant::getNullValue(value->getType())}};
   return {{emit_convert(r, value, type, state_dtype(kind, type))}};
 }
@@ -154,7 +153,7 @@ ReduceState reduce_lanes(Rules& r, ReduceKind kind, DType type, ReduceState stat
 
 Value* reduce_result(Rules& r, ReduceKind kind, DType type, const ReduceState& state, DType result) {
   auto& b = r.b;
-  if (is_arg(kind)) return state.parts[1];
+  if (ir::gives_position(kind)) return state.parts[1];
   Value* value = state.parts[0];
   if (is_compensated(kind, type)) {
     // A compensation that is not a number came from an infinite sum, which stands as it is.

@@ -656,7 +656,7 @@ Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool 
   analysis.steps = std::move(selector.steps);
   drop_unused(trace, analysis.steps, outputs);
   index_tensors(trace, analysis, outputs);
-  mark_exact(analysis);
+  mark_exact(trace, analysis);
   return analysis;
 }
 

@@ -71,7 +71,7 @@ Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool 
                       const std::set<uint32_t>& whole);
 
 /// Marks the steps that a value read by Python depends on (read_values.cpp).
-void mark_exact(Analysis& analysis);
+void mark_exact(const Trace& trace, Analysis& analysis);
 
 /// "b at model.py:9": the variable that gets the value, or what reads it.
 std::string label_of(const Trace& trace, const Event& event);

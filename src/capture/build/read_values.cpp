@@ -21,6 +21,10 @@ uint64_t int_bits(const void* element) {
   return static_cast<uint64_t>(static_cast<int64_t>(*static_cast<const T*>(element)));
 }
 
+bool gives_position(const ir::Graph& graph, const ir::Node& node) {
+  return node.op == ir::Op::Reduce && ir::gives_position(graph.reduces[node.attr].kind);
+}
+
 // Operators whose result is eager's bit for bit, whatever the kernel around them looks like.
 bool is_exact_op(const ir::Graph& graph, const ir::Node& node) {
   if (node.op == ir::Op::Reduce) {
@@ -101,12 +105,18 @@ uint64_t value_bits(const void* element, ir::DType dtype) {
 
 std::string label_of(const Trace& trace, const Event& event) { return label_of(event, trace.lines[event.line]); }
 
-// Backwards from each read, by storage: a step that makes or writes memory which the value depends on.
-void mark_exact(Analysis& analysis) {
+// Backwards from each read, by storage: a step that makes or writes memory which the value depends on. Where the
+// largest element stands is a result like any other, which hangs on a rounding at a tie alone.
+void mark_exact(const Trace& trace, Analysis& analysis) {
   std::set<uint32_t> needed;
   for (auto step = analysis.steps.rbegin(); step != analysis.steps.rend(); ++step) {
+    const Event& event = trace.events[step->event];
     const auto is_needed = [&](uint32_t tensor) { return needed.contains(analysis.storage[tensor]); };
-    step->exact = step->reads_value || step->data_sized || std::ranges::any_of(step->results, is_needed) ||
+    const auto decides = [&](uint32_t tensor) {
+      const bool is_position = event.facts.is(OpFlag::Position) && tensor == event.results.back().uses[0].tensor;
+      return is_needed(tensor) && !is_position;
+    };
+    step->exact = step->reads_value || step->data_sized || std::ranges::any_of(step->results, decides) ||
                   std::ranges::any_of(step->writes, is_needed);
     if (!step->exact) continue;
     for (uint32_t tensor : step->reads) needed.insert(analysis.storage[tensor]);
@@ -120,7 +130,7 @@ bool GraphBuilder::is_exact(ir::NodeId node) {
   while (!todo.empty()) {
     const ir::NodeId id = todo.back();
     const ir::Node& now = graph_[id];
-    if (is_tensor(now.op)) exact_[id] = 1;
+    if (is_tensor(now.op) || gives_position(graph_, now)) exact_[id] = 1;
     if (exact_[id] == 0) {
       bool waits = false, inexact = !is_exact_op(graph_, now) || may_round(graph_, id, numerics_);
       for (ir::NodeId in : graph_.operands(id)) {

@@ -42,7 +42,7 @@ DType sum_type(ScalarType type) {
 }
 
 Expr reduce(ReduceKind kind, Expr x, const Dims& dims) {
-  const bool index = kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin;
+  const bool index = ir::gives_position(kind);
   Expr out = x;
   if (!dims.empty() || index) out.id = x.graph->reduce(kind, x.id, dims, index ? DType::I64 : x.type());
   // A sum begins with 0: that of one -0.0 is 0.0.

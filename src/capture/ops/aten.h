@@ -37,6 +37,7 @@ enum class OpFlag : uint32_t {
   Workspace = 1 << 21,
   GivenSeed = 1 << 22,
   GivesSizes = 1 << 23,
+  Position = 1 << 24,
   // No row says these:
   Foreign = 1 << 14,      // not an operator of aten
   SizedByData = 1 << 15,  // by its tags the sizes or the values that it gives depend on data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -208,6 +210,24 @@ def test_a_step_of_a_sequence_is_one_store():
     own, ir = is_own(fast)
     assert own, ir
     assert fast.stats().steps <= 14, fast.inspect("plan")
+
+
+def largest_in_turn(x, table):
+    found = torch.zeros(4, 1, dtype=torch.long)
+    for i in range(4):
+        best = x.argmax(1)
+        found[i] = best
+        if best.max() > 100:
+            break
+        x = torch.cos(x * 3) + table[best]
+    return found
+
+
+def test_what_is_stored_is_looked_at_in_the_same_kernel():
+    fast = check(largest_in_turn, torch.randn(1, 40), torch.randn(40, 40))
+    kernels = [line for line in fast.inspect("plan").splitlines() if re.match("kernel [0-9]+ [(]", line)]
+    # a round each, the first of which begins before there is anything to store to: zeros, and its own store
+    assert len(kernels) <= 6, fast.inspect("plan")
 
 
 def test_a_cache_between_products():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -117,6 +118,51 @@ def test_values_of_inexact_operators_hit_again():
             agree(fast, f, x)
     assert fast.inspect("guards").count("value ") == 2
     settled(fast, 5)
+
+
+def decode(out, cell, table, h, token):
+    """Greedily, until there is nothing but the token 0."""
+    found = []
+    for _ in range(6):
+        h = torch.tanh(torch.sigmoid(table[token] @ cell[0]) + h @ cell[1])
+        token = (h @ out).argmax(1)
+        found.append(token)
+        if bool((token == 0).all()):
+            break
+    return torch.stack(found), h
+
+
+def test_where_the_largest_stands_asks_for_no_bits():
+    """What is compared for it is computed like anything else: by kernels."""
+    torch.manual_seed(0)
+    weights = torch.randn(16, 6), torch.randn(2, 16, 16), torch.randn(6, 16)
+    starts = [(torch.randn(1, 16), torch.tensor([i % 6])) for i in range(12)]
+    fast, ways = fastjit(decode), set()
+    for start in [*starts, *starts]:
+        want = decode(*weights, *start)
+        assert_same(fast(*weights, *start), want)
+        ways.add((len(want[0]), bool((want[0][-1] == 0).all())))
+    assert len(ways) > 3
+    settled(fast, len(ways))
+    assert set(re.findall('"(aten::.*?)" kind=op', fast.inspect("ir"))) == {"aten::index.Tensor"}  # which may raise
+    assert "\nproduct " not in fast.inspect("plan")
+
+
+def largest_decides(x, what):
+    values, index = (x.sin().exp() / 3).max(1)
+    read = index if what == "index" else values
+    return x + 1 if read.sum() > 2 else x - values.mean()
+
+
+@pytest.mark.parametrize(("what", "calls"), [("index", 0), ("values", 3)])
+def test_the_largest_itself_has_eagers_bits(what, calls):
+    fast = fastjit(largest_decides)
+    for seed in range(6):
+        x = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed)) - seed / 4
+        for _ in range(2):
+            assert_same(fast(x, what), largest_decides(x, what))
+    settled(fast, fast.stats().variants)
+    assert len(re.findall("^extern ", fast.inspect("plan"), re.M)) == calls
 
 
 @pytest.mark.parametrize("numerics", ["accurate", "fast"])
