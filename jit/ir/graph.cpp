@@ -253,6 +253,19 @@ static bool is_own_copy(const Graph& graph, const Node& node) {
          graph.maps[node.attr] == identity_map(node.rank);
 }
 
+void Graph::reserve(size_t count) {
+  nodes.reserve(count);
+  interned_.reserve(count);
+}
+
+bool Graph::is_position(NodeId id) const {
+  const Node& node = nodes[id];
+  if (node.op == Op::Reduce) return gives_position(reduces[node.attr].kind);
+  if (node.op != Op::Result) return false;
+  const ExternAttr& call = externs[nodes[node.in[0]].attr];
+  return call.gives_position && node.attr + 1 == call.outputs;
+}
+
 void Graph::take_up_nodes() {
   for (; taken_nodes_ < nodes.size(); ++taken_nodes_)
     if (is_pure(nodes[taken_nodes_].op)) interned_.add(hash_of(nodes[taken_nodes_]), static_cast<NodeId>(taken_nodes_));

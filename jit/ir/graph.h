@@ -70,7 +70,7 @@ inline constexpr std::array kReductions{
 #undef REDUCE
 };
 constexpr std::string_view text(ReduceKind kind) { return kReductions[static_cast<size_t>(kind)]; }
-/// Of an element, not its value.
+/// Of an element, not its value (Graph::is_position).
 constexpr bool gives_position(ReduceKind kind) { return kind == ReduceKind::ArgMax || kind == ReduceKind::ArgMin; }
 
 /// Reduces `dims` (ascending) of the operand; the result has the other dims, in order (no keepdim).
@@ -134,6 +134,7 @@ struct ExternAttr {
   // convolution, of (gradient, image, weight): those of image and weight lie as the image does.
   bool keeps_layout = false;
   std::optional<Window> window = {};  // of the convolution that it gives the gradients of
+  bool gives_position = false;        // its last result: which element of its operand it has picked
 };
 
 class Graph;
@@ -210,6 +211,8 @@ class Graph {
       outputs;  // values the caller gets, each a fresh tensor unless the node is an Input or an Extern View result
   std::vector<Store> stores;
 
+  /// Makes room for so many nodes.
+  void reserve(size_t count);
   const Node& operator[](NodeId id) const { return nodes[id]; }
   const Layout& layout(NodeId id) const { return layouts[nodes[id].layout]; }
   std::span<const Dim> sizes(NodeId id) const { return layout(id).sizes; }
@@ -219,6 +222,8 @@ class Graph {
     return node.op == Op::Result && externs[nodes[node.in[0]].attr].kind == ExternKind::Number;
   }
 
+  /// Whether the value says which element was picked. The others say what they are.
+  bool is_position(NodeId id) const;
   /// Operands of any node, variadic ones included.
   std::span<const NodeId> operands(NodeId id) const;
   /// What the node, an Update or a Final, is stored over; else kNoNode.

@@ -137,6 +137,7 @@ ExternAttr parse_extern(Line& line) {
   line.expect("written=");
   attr.written = line.integers<uint32_t>("");
   attr.keeps_layout = line.accept("keeps_layout");
+  attr.gives_position = line.accept("gives_position");
   attr.window = parse_window(line);
   return attr;
 }

@@ -116,7 +116,8 @@ std::string attr_text(const Graph& graph, const Node& node) {
       std::vector<Dim> written(attr.written.begin(), attr.written.end());
       return " " + quoted(attr.name) + " kind=" + std::string(kind_text(attr.kind)) +
              " call=" + std::to_string(attr.call) + " outputs=" + std::to_string(attr.outputs) +
-             " written=" + join(written) + (attr.keeps_layout ? " keeps_layout" : "") + window_text(attr.window);
+             " written=" + join(written) + (attr.keeps_layout ? " keeps_layout" : "") +
+             (attr.gives_position ? " gives_position" : "") + window_text(attr.window);
     }
     default:
       return "";

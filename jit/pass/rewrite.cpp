@@ -12,8 +12,7 @@ std::vector<bool> decides_guard(const Graph& graph) {
     const Node& node = graph[id];
     const bool may_end = node.op == Op::Extern && (graph.externs[node.attr].kind == ExternKind::Guard ||
                                                    graph.externs[node.attr].kind == ExternKind::Number);
-    const bool gives_position = node.op == Op::Reduce && ir::gives_position(graph.reduces[node.attr].kind);
-    if ((!decides[id] && !may_end) || gives_position) continue;
+    if ((!decides[id] && !may_end) || graph.is_position(id)) continue;
     for (const NodeId in : graph.operands(id))
       if (in != kNoNode) decides[in] = true;
   }

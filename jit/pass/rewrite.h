@@ -8,8 +8,8 @@
 
 namespace fastjit::pass {
 
-/// Per node: a guard depends on it, so that it keeps eager's bits. Where the largest element stands is a result like any
-/// other, which hangs on a rounding at a tie alone.
+/// Per node: a guard depends on it, so that it keeps eager's bits. Which element was picked is a result like any other,
+/// which hangs on a rounding at a tie alone.
 std::vector<bool> decides_guard(const ir::Graph& graph);
 
 /// The tensor in whose memory the value lies, if it lies in one's.
@@ -37,6 +37,7 @@ class Rewriter {
     to_.maps = from.maps;
     to_.reduces = from.reduces;
     to_.layouts = {};
+    to_.reserve(from.nodes.size());
   }
 
   const ir::Graph& from() const { return from_; }

@@ -30,6 +30,10 @@ constexpr int64_t kFewestSaved = 192;
 // A round of fewer nodes without a product is several of them: what is fused across them stays in registers.
 constexpr int64_t kNodesOfARound = 64;
 constexpr int64_t kFewestRounds = 3;
+// What products made before a loop may hold. Those of all rounds grow with their number, and read their weights no
+// faster than those of some.
+constexpr int64_t kMostHoisted = 208 << 10;  // bytes
+constexpr int64_t kFewestHoisted = 16;       // rounds: what a loop costs beside them
 
 class Reroller {
  public:
@@ -68,6 +72,8 @@ class Reroller {
   int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
   bool make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside);
+  int64_t rounds_to_hoist(const MadeLoop& made) const;
+  void make_in_turn(uint32_t begin, uint32_t period, int64_t trip, int64_t together);
   bool take(MadeLoop made, const Wanted& wanted);
   std::vector<uint32_t> rounds_of_traced(uint32_t which) const;
   bool roll_traced(uint32_t which, const std::vector<uint32_t>& tokens);
@@ -199,8 +205,38 @@ bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool i
   const Wanted wanted = wanted_of(*alike);
   auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
   if (!made || (inside && !fits_over_time(made->attr, made->body))) return false;
-  take(std::move(*made), wanted);
+  const bool is_whole = wanted.cats.empty() && std::ranges::find(wanted.all, true) == wanted.all.end();
+  const int64_t together = is_whole && made->packed.empty() ? rounds_to_hoist(*made) : made->rounds.trip;
+  if (together < made->rounds.trip)
+    make_in_turn(made->rounds.begin, period, made->rounds.trip, together);
+  else
+    take(std::move(*made), wanted);
   return true;
+}
+
+/// How many rounds have their products made at once.
+int64_t Reroller::rounds_to_hoist(const MadeLoop& made) const {
+  int64_t bytes = 0;  // of a round
+  for (const Hoisted& hoisted : made.hoisted) {
+    const NodeId product = node(made.rounds, 0, hoisted.at);
+    bytes += graph_.layout(product).numel().hint() * ir::size_of(graph_[product].dtype);
+  }
+  if (bytes * made.rounds.trip <= kMostHoisted) return made.rounds.trip;
+  return std::max(kMostHoisted / bytes, kFewestHoisted);
+}
+
+/// Loops of so many of the rounds, each of which hands on to the next. What is no loop then is work like any other.
+void Reroller::make_in_turn(uint32_t begin, uint32_t period, int64_t trip, int64_t together) {
+  const int64_t loops = (trip + together - 1) / together;
+  for (int64_t i = 0; i < loops; ++i) {
+    const int64_t first = i * trip / loops, rounds = (i + 1) * trip / loops - first;
+    auto alike = alike_rounds(graph_, sequence_,
+                              {begin + static_cast<uint32_t>(first) * period, period, rounds, rounds, {}, {}, {}});
+    if (!alike) continue;
+    const Wanted wanted = wanted_of(*alike);
+    auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
+    if (made) take(std::move(*made), wanted);
+  }
 }
 
 /// Where the rounds of a loop of the caller's begin in the sequence, and where the last ends. Empty: other nodes stand

@@ -21,8 +21,14 @@ class HashIndex {
   }
   /// Several entries may have one hash; an entry is not kNone.
   void add(uint64_t hash, uint32_t entry) {
-    if (2 * ++count_ > places_.size()) grow();
+    if (2 * ++count_ > places_.size()) grow(places_.empty() ? kFewest : 2 * places_.size());
     put({hash, entry});
+  }
+  /// Makes room for so many entries.
+  void reserve(size_t count) {
+    size_t size = kFewest;
+    while (size < 2 * count) size *= 2;
+    if (size > places_.size()) grow(size);
   }
 
  private:
@@ -37,8 +43,9 @@ class HashIndex {
     while (places_[i].entry != kNone) i = (i + 1) & mask();
     places_[i] = place;
   }
-  void grow() {
-    std::vector<Place> before(places_.empty() ? 32 : 2 * places_.size());
+  static constexpr size_t kFewest = 32;
+  void grow(size_t size) {
+    std::vector<Place> before(size);
     before.swap(places_);
     for (const Place& place : before)
       if (place.entry != kNone) put(place);

@@ -14,12 +14,12 @@ beside it; do not edit.
 and everything made of them, may differ from eager's in the last bits; FastJIT's are within the bound of the exact one.
 Sums of f32 are added up in f64, so they may differ in the last bits too. Small products of matrices and small
 convolutions are sums that kernels compute, in the tensors' own type, as the library does, in another order
-([planning.md](planning.md)). What decides a branch on a tensor's value keeps eager's bits, but not what an `argmax` on
-the way to it compares: a tie but for roundings may give another index in any case. A convolution that another one
-follows runs in channels_last ([planning.md](planning.md)): its sums are those that eager has for images in that
-layout, as far from the exact ones and with other last bits. In a loop, a small product whose left factors are all
-there before it is one product of the rows of all rounds, which the library may compute. `@fastjit(verify=True)`
-allows for all that.
+([planning.md](planning.md)). What decides a branch on a tensor's value keeps eager's bits, but not what an `argmax` or
+`multinomial` on the way to it picks from: a tie but for roundings may give another index in any case. A convolution
+that another one follows runs in channels_last ([planning.md](planning.md)): its sums are those that eager has for
+images in that layout, as far from the exact ones and with other last bits. In a loop, a small product whose left
+factors are all there before it is one product of the rows of all rounds, which the library may compute.
+`@fastjit(verify=True)` allows for all that.
 
 An error is |result - exact| in units of the last place of the exact result, rounding included (0.5: correctly rounded).
 `fj_math_errors` (target of the CMake build, tests/fuzz/exhaustive_math.cpp) measures it on this machine's ISA levels:

@@ -372,6 +372,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   ir::ExternAttr attr;
   attr.name = event.name;
   attr.keeps_layout = event.facts.is(OpFlag::KeepsLayout);
+  attr.gives_position = event.facts.is(OpFlag::Position);
   attr.window = window_of(event);
   const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
   const bool is_described = reads == Reads::Factors || (reads == Reads::Tensors && reads_only_in_round(step));

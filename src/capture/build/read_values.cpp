@@ -21,10 +21,6 @@ uint64_t int_bits(const void* element) {
   return static_cast<uint64_t>(static_cast<int64_t>(*static_cast<const T*>(element)));
 }
 
-bool gives_position(const ir::Graph& graph, const ir::Node& node) {
-  return node.op == ir::Op::Reduce && ir::gives_position(graph.reduces[node.attr].kind);
-}
-
 // Operators whose result is eager's bit for bit, whatever the kernel around them looks like.
 bool is_exact_op(const ir::Graph& graph, const ir::Node& node) {
   if (node.op == ir::Op::Reduce) {
@@ -105,8 +101,8 @@ uint64_t value_bits(const void* element, ir::DType dtype) {
 
 std::string label_of(const Trace& trace, const Event& event) { return label_of(event, trace.lines[event.line]); }
 
-// Backwards from each read, by storage: a step that makes or writes memory which the value depends on. Where the
-// largest element stands is a result like any other, which hangs on a rounding at a tie alone.
+// Backwards from each read, by storage: a step that makes or writes memory which the value depends on. Which element
+// was picked is a result like any other, which hangs on a rounding at a tie alone.
 void mark_exact(const Trace& trace, Analysis& analysis) {
   std::set<uint32_t> needed;
   for (auto step = analysis.steps.rbegin(); step != analysis.steps.rend(); ++step) {
@@ -130,7 +126,7 @@ bool GraphBuilder::is_exact(ir::NodeId node) {
   while (!todo.empty()) {
     const ir::NodeId id = todo.back();
     const ir::Node& now = graph_[id];
-    if (is_tensor(now.op) || gives_position(graph_, now)) exact_[id] = 1;
+    if (is_tensor(now.op) || graph_.is_position(id)) exact_[id] = 1;
     if (exact_[id] == 0) {
       bool waits = false, inexact = !is_exact_op(graph_, now) || may_round(graph_, id, numerics_);
       for (ir::NodeId in : graph_.operands(id)) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "support/mix.h"
+
 namespace fastjit::capture {
 namespace {
 
@@ -122,6 +124,18 @@ void Trace::meet_device(const at::Tensor& tensor) {
   for (uint32_t storage = 0; storage < storages.size(); ++storage) host.insert(storage);
 }
 
+SharedMeta Trace::shared_meta(const at::Tensor& tensor) {
+  const bool wrapped_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+  uint64_t hash = support::mix(static_cast<uint64_t>(tensor.scalar_type()), wrapped_number);
+  for (const at::IntArrayRef numbers : {tensor.sizes(), tensor.strides()})
+    for (const int64_t number : numbers) hash = support::mix(hash, static_cast<uint64_t>(number));
+  const uint32_t known = metas_by_hash_.find(hash, [&](uint32_t at) { return is_as(*metas_[at], tensor); });
+  if (known != support::HashIndex::kNone) return metas_[known];
+  metas_by_hash_.add(hash, static_cast<uint32_t>(metas_.size()));
+  metas_.push_back(TensorMeta{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(), wrapped_number});
+  return metas_.back();
+}
+
 Use Trace::use(const at::Tensor& tensor, bool made) {
   Use out;
   if (!tensor.defined()) return out;
@@ -150,7 +164,7 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
   if (fresh && tensor.is_nested())
     meta = nested_meta(tensor);
   else if (fresh || !is_as(*meta, tensor))
-    meta = TensorMeta{tensor.scalar_type(), tensor.sizes().vec(), tensor.strides().vec(), impl->is_wrapped_number()};
+    meta = shared_meta(tensor);
   out.meta = meta;
   out.offset = tensor.storage_offset();
   out.view = tensor.is_view();

@@ -16,6 +16,7 @@
 #include "capture/capture.h"
 #include "support/arithmetic.h"
 #include "support/flat.h"
+#include "support/hash_index.h"
 #include "support/size_use.h"
 
 namespace fastjit::capture {
@@ -320,6 +321,9 @@ struct Trace {
 
  private:
   void meet_device(const at::Tensor& tensor);
+  SharedMeta shared_meta(const at::Tensor& tensor);
+  support::HashIndex metas_by_hash_;
+  std::vector<SharedMeta> metas_;  // of plain tensors, each once
 };
 
 /// pure=True: tensors that Python held and that nothing in the trace made are taken as captured ones.

@@ -120,31 +120,45 @@ def test_values_of_inexact_operators_hit_again():
     settled(fast, 5)
 
 
-def decode(out, cell, table, h, token):
-    """Greedily, until there is nothing but the token 0."""
+def largest(scores):
+    return scores.argmax(1)
+
+
+def drawn(scores):
+    return torch.multinomial(torch.softmax(scores, 1), 1)[:, 0]
+
+
+def decode(pick, out, cell, table, h, token):
+    """Until there is nothing but the token 0."""
     found = []
     for _ in range(6):
         h = torch.tanh(torch.sigmoid(table[token] @ cell[0]) + h @ cell[1])
-        token = (h @ out).argmax(1)
+        token = pick(h @ out)
         found.append(token)
         if bool((token == 0).all()):
             break
     return torch.stack(found), h
 
 
-def test_where_the_largest_stands_asks_for_no_bits():
-    """What is compared for it is computed like anything else: by kernels."""
+@pytest.mark.parametrize(("pick", "calls"), [(largest, []), (drawn, ["aten::multinomial"])])
+def test_which_element_is_picked_asks_for_no_bits(pick, calls):
+    """What it is picked from is computed like anything else: by kernels."""
     torch.manual_seed(0)
     weights = torch.randn(16, 6), torch.randn(2, 16, 16), torch.randn(6, 16)
     starts = [(torch.randn(1, 16), torch.tensor([i % 6])) for i in range(12)]
     fast, ways = fastjit(decode), set()
-    for start in [*starts, *starts]:
-        want = decode(*weights, *start)
-        assert_same(fast(*weights, *start), want)
+    for i, start in enumerate([*starts, *starts]):
+        torch.manual_seed(i % 12)
+        want = decode(pick, *weights, *start)
+        state = torch.get_rng_state()
+        torch.manual_seed(i % 12)
+        assert_same(fast(pick, *weights, *start), want)
+        assert torch.equal(torch.get_rng_state(), state)
         ways.add((len(want[0]), bool((want[0][-1] == 0).all())))
     assert len(ways) > 3
     settled(fast, len(ways))
-    assert set(re.findall('"(aten::.*?)" kind=op', fast.inspect("ir"))) == {"aten::index.Tensor"}  # which may raise
+    run = re.findall('"(aten::.*?)" kind=op', fast.inspect("ir"))
+    assert set(run) == {"aten::index.Tensor", *calls}  # which may raise
     assert "\nproduct " not in fast.inspect("plan")
 
 
