@@ -122,6 +122,23 @@ def test_a_scan_of_small_products():
     assert "*round" in fast.inspect("plan"), fast.inspect("plan")
 
 
+def test_products_before_a_loop_are_those_of_some_of_its_steps():
+    """What they hold does not grow with the steps, unless the loop keeps as much anyway."""
+
+    def run(x, w, u, h):
+        for t in range(x.shape[0]):
+            a, b = (x[t] @ w + h @ u).chunk(2, -1)
+            h = torch.sigmoid(a) * h + torch.tanh(b)
+        return h
+
+    w, u, h = torch.randn(16, 512) / 4, torch.randn(256, 512) / 64, torch.randn(1, 256)
+    for steps, loops in ((60, 1), (200, 2), (300, 3)):
+        fast = check(run, torch.randn(steps, 1, 16), w, u, h)
+        assert len(loop_trips(fast)) == loops, fast.inspect("plan")
+        held = [int(rows) for rows in re.findall(r": tensor f32\[(\d+),512\]", fast.inspect("plan"))]
+        assert len(held) == loops and max(held) * 512 * 4 <= 208 << 10, held
+
+
 def test_a_chain_too_long_for_a_kernel():
     def run(x, y):
         for _ in range(200):
