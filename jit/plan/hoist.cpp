@@ -46,7 +46,7 @@ std::optional<ir::IndexMap> map_to_base(const ir::Graph& graph, const Seen& seen
 
 std::optional<Hoisted> hoisted(const ir::Graph& graph, const Sequence& sequence, const Rounds& rounds, uint32_t at) {
   if (!has_fixed_others(graph, rounds, at)) return std::nullopt;
-  Hoisted made{at, 0, ir::kNoNode, {}, {}};
+  Hoisted made{at, 0, ir::kNoNode, {}, {}, 0};
   const auto factors = rounds.operands_at(at, rounds.sources_of(at).size() - 2);
   const auto sizes = graph.sizes(factors[0]);
   if (sizes[sizes.size() - 2].hint() >= kManyRows) return std::nullopt;

@@ -14,9 +14,10 @@ struct Hoisted {
   ir::NodeId base;             // what the left factors are rows of
   ir::IndexMap map;            // from [..., round, row, column] to the base
   std::vector<ir::Dim> sizes;  // of that
+  int64_t bytes;               // that a round has of the product
 };
 
-/// Node `at` of a round, a Contract, as such a product; `operand` is left open.
+/// Node `at` of a round, a Contract, as such a product; `operand` and `bytes` are left open.
 std::optional<Hoisted> hoisted(const ir::Graph& graph, const Sequence& sequence, const Rounds& rounds, uint32_t at);
 
 /// The left factors of all rounds, one below the other, of which `base` is what they are rows of. What one value is for

@@ -204,6 +204,7 @@ void LoopMaker::find_hoisted() {
     const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources_of(at).size() - 1);
     if (!made || !is_own(at, by_rows)) continue;
     if (rounds().count.is_symbolic() && bytes * rounds().count > kMostBytes) continue;
+    made->bytes = bytes.hint();
     hoists_[at] = static_cast<uint32_t>(made_.hoisted.size());
     made_.hoisted.push_back(std::move(*made));
   }

@@ -72,8 +72,7 @@ class Reroller {
   int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
   void try_loop(uint32_t begin, uint32_t end, uint32_t period);
   bool make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside);
-  int64_t rounds_to_hoist(const MadeLoop& made) const;
-  void make_in_turn(uint32_t begin, uint32_t period, int64_t trip, int64_t together);
+  void make_in_turn(const Rounds& rounds, int64_t most);
   bool take(MadeLoop made, const Wanted& wanted);
   std::vector<uint32_t> rounds_of_traced(uint32_t which) const;
   bool roll_traced(uint32_t which, const std::vector<uint32_t>& tokens);
@@ -196,6 +195,17 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   make_rounds(begin, period * static_cast<uint32_t>(together), trip / together, false);
 }
 
+/// How many rounds a loop may have for what its products hold; all where it holds more than these anyway: weights that
+/// are laid out for it, or what each round has made.
+static int64_t most_rounds(const MadeLoop& made) {
+  int64_t bytes = 0;
+  for (const Hoisted& hoisted : made.hoisted) bytes += hoisted.bytes;
+  const auto is_of_all = [](const PlacedValue& placed) { return placed.kind != PlacedValue::Kind::Base; };
+  const bool keeps_more = !made.packed.empty() || std::ranges::any_of(made.placed, is_of_all);
+  if (keeps_more || bytes * made.rounds.trip <= kMostHoisted) return made.rounds.trip;
+  return std::max(kMostHoisted / bytes, kFewestHoisted);
+}
+
 /// A loop of so many rounds from `begin` on, if they are alike; one `inside` a kernel, or none. Whether there is
 /// nothing more to try here.
 bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside) {
@@ -205,33 +215,21 @@ bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool i
   const Wanted wanted = wanted_of(*alike);
   auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
   if (!made || (inside && !fits_over_time(made->attr, made->body))) return false;
-  const bool is_whole = wanted.cats.empty() && std::ranges::find(wanted.all, true) == wanted.all.end();
-  const int64_t together = is_whole && made->packed.empty() ? rounds_to_hoist(*made) : made->rounds.trip;
-  if (together < made->rounds.trip)
-    make_in_turn(made->rounds.begin, period, made->rounds.trip, together);
+  const int64_t most = most_rounds(*made);
+  if (most < made->rounds.trip)
+    make_in_turn(made->rounds, most);
   else
     take(std::move(*made), wanted);
   return true;
 }
 
-/// How many rounds have their products made at once.
-int64_t Reroller::rounds_to_hoist(const MadeLoop& made) const {
-  int64_t bytes = 0;  // of a round
-  for (const Hoisted& hoisted : made.hoisted) {
-    const NodeId product = node(made.rounds, 0, hoisted.at);
-    bytes += graph_.layout(product).numel().hint() * ir::size_of(graph_[product].dtype);
-  }
-  if (bytes * made.rounds.trip <= kMostHoisted) return made.rounds.trip;
-  return std::max(kMostHoisted / bytes, kFewestHoisted);
-}
-
 /// Loops of so many of the rounds, each of which hands on to the next. What is no loop then is work like any other.
-void Reroller::make_in_turn(uint32_t begin, uint32_t period, int64_t trip, int64_t together) {
-  const int64_t loops = (trip + together - 1) / together;
+void Reroller::make_in_turn(const Rounds& rounds, int64_t most) {
+  const int64_t loops = (rounds.trip + most - 1) / most;
   for (int64_t i = 0; i < loops; ++i) {
-    const int64_t first = i * trip / loops, rounds = (i + 1) * trip / loops - first;
-    auto alike = alike_rounds(graph_, sequence_,
-                              {begin + static_cast<uint32_t>(first) * period, period, rounds, rounds, {}, {}, {}});
+    const int64_t first = i * rounds.trip / loops, trip = (i + 1) * rounds.trip / loops - first;
+    const uint32_t begin = rounds.begin + static_cast<uint32_t>(first) * rounds.period;
+    auto alike = alike_rounds(graph_, sequence_, {begin, rounds.period, trip, trip, {}, {}, {}});
     if (!alike) continue;
     const Wanted wanted = wanted_of(*alike);
     auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);

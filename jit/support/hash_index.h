@@ -1,6 +1,8 @@
 #pragma once
 // Entries of a table that stands elsewhere, found by their hashes: one block of memory, where a map of the standard
 // library would allocate a node each.
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -26,8 +28,7 @@ class HashIndex {
   }
   /// Makes room for so many entries.
   void reserve(size_t count) {
-    size_t size = kFewest;
-    while (size < 2 * count) size *= 2;
+    const size_t size = std::max(kFewest, std::bit_ceil(2 * count));
     if (size > places_.size()) grow(size);
   }
 
