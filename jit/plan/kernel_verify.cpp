@@ -76,7 +76,7 @@ class Verifier {
         return fail("kept dims come before reduced dims, and those before one of time");
     if (plan_.lanes == 0 || plan_.lanes > 64 || (plan_.lanes & (plan_.lanes - 1)))
       return fail("lanes is a power of two up to 64");
-    if (plan_.unroll == 0 || plan_.unroll > 8) return fail("unroll is 1 to 8");
+    if (plan_.unroll == 0 || plan_.unroll > 16) return fail("unroll is 1 to 16");
     if (vec < -1 || vec >= rank) return fail("vec_dim names no dim");
     if (plan_.is_small() && !small()) return false;
     if (vec < 0 && (plan_.lanes != 1 || plan_.unroll != 1)) return fail("without a vec_dim there is one lane");

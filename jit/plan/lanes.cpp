@@ -15,6 +15,8 @@ constexpr int64_t kManyOnGpu = 1 << 21;         // points: more than two large t
 constexpr int64_t kTileBytes = 32 << 10;        // of all buffers of a tile, where kLeastTile allows it
 constexpr int64_t kMostPacked = 4;              // rows of packed operands
 constexpr uint8_t kRows = 4, kFewRows = 2;      // of a product, computed together
+constexpr int kMostSums = 16;                   // vectors of one row of it that are computed together
+constexpr int64_t kFewestUnits = 8;             // so many for threads to share are left then
 constexpr int64_t kLeastSide = 4;               // a dim shorter than this is not worth a tile
 
 }  // namespace
@@ -76,11 +78,18 @@ void Shaper::choose_lanes() {
   std::rotate(chosen, chosen + 1, kept_.end());
 }
 
-/// Bytes of factors that stand still along the loop.
+/// Whether the lanes' loop alone gives sums enough to add to in turn, each a vector of a row that is read once.
+bool Shaper::has_wide_rows() const {
+  return out_.kept_lanes && options_.lanes >= 16 && kept_.back().size.hint() >= kMostSums * options_.lanes;
+}
+
+/// Bytes of factors that stand still along the loop. One number for all lanes costs nothing beside so many vectors, and
+/// several rows of the other factor at a time are a worse order to read it in.
 int64_t Shaper::bytes_still(const Loop& loop) const {
   int64_t bytes = 0;
   for (const Touched& touched : touched_) {
     if (!touched.in_loop || !is(stride(touched, loop.dim), 0)) continue;
+    if (has_wide_rows() && is(stride(touched, lanes_along_), 0)) continue;
     int64_t points = ir::size_of(touched.dtype);
     for (const auto* loops : {&kept_, &reduced_})
       for (const Loop& other : *loops)
@@ -215,7 +224,9 @@ void Shaper::choose_narrow() {
 /// As many as leave registers for the sums of all rows, and as one pass along the lanes' loop fills.
 uint8_t Shaper::unroll_of_product() const {
   const bool has_many_registers = out_.kept_lanes && options_.lanes >= 16;
-  const int most = rows_together_ == 1 && has_many_registers ? 8 : rows_together_ <= 2 || has_many_registers ? 4 : 2;
+  const int few = rows_together_ <= 2 || has_many_registers ? 4 : 2;
+  const bool is_shared = frame_.kept.hint() >= kFewestUnits * kMostSums * options_.lanes;
+  const int most = rows_together_ == 1 && has_many_registers ? (is_shared ? kMostSums : kMostSums / 2) : few;
   const int64_t length = (out_.kept_lanes ? kept_ : reduced_).back().size.hint();
   int vectors = most;
   while (vectors > 1 && vectors * options_.lanes > length) vectors /= 2;

@@ -186,6 +186,28 @@ TEST(Plan, SeveralRowsThatOneVectorHoldsAreAUnit) {
   EXPECT_EQ(shape(planned_part(7, DType::F32, 10)), std::tuple(16, 2, 24)) << "registers for two";
 }
 
+/// Many columns of one row's product at a time read each row of the weight as it lies; several batches, which share but
+/// one number for all lanes, would read several at once. Of few columns they keep more sums going.
+TEST(Plan, AProductOfOneRowReadsItsWeightInOrder) {
+  const auto shape = [](int64_t batch, int64_t columns) {
+    Graph g;
+    const NodeId x = tensor(g, {64}), w = tensor(g, {batch, 64, columns});
+    const auto spread = [&](NodeId value, std::vector<uint8_t> dims) {
+      ir::IndexMap map;
+      for (const uint8_t dim : dims) map.dims.push_back({0, {{dim, 1}}});
+      return g.view(value, std::move(map), {batch, columns, 64});
+    };
+    g.outputs = {g.dot(spread(x, {2}), spread(w, {0, 2, 1}), {2})};
+    plan::PlanOptions options;
+    options.lanes = 16;
+    const plan::Program p = plan::plan(g, options);
+    return std::tuple(p.kernels[0].unroll, p.kernels[0].rows, std::get<plan::KernelStep>(p.steps[0]).block);
+  };
+  EXPECT_EQ(shape(8, 256), std::tuple(16, 1, 256));
+  EXPECT_EQ(shape(4, 256), std::tuple(8, 1, 128)) << "threads need units to share";
+  EXPECT_EQ(shape(8, 64), std::tuple(4, 4, 64));
+}
+
 TEST(Plan, WhatManyValuesCrossIsNotCut) {
   Graph g;
   const NodeId x = tensor(g, {1000}), y = tensor(g, {1000});

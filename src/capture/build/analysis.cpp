@@ -63,6 +63,7 @@ class Selector {
     if (is_backward(event) || is_layered(trace_, event)) return select_below(index);
     if (!event.op) return select_nested(index);
     if (hides_what_goes_back(index)) return select_parts(index);
+    if (makes_lazy(event) && covered(index)) return select_nested(index);
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
     const bool is_data_sized = by_torch_ && has_data_sizes(index);
@@ -203,10 +204,19 @@ class Selector {
     --below_;
   }
 
+  // Operators and formulas of torch's ask for it before they look at elements. Python asks as well, to show memory to
+  // others.
+  bool is_copy_of_lazy(const Event& event) const {
+    const bool in_operator = event.parent != kNone && trace_.events[event.parent].op;
+    const bool in_formula = below_ > 0 && transforms_ == 0 && !trace_.goes_back_in_python;
+    return resolves_lazy(event) && (in_operator || in_formula);
+  }
+
   void refuse_below(const Event& event) const {
     if (event.op && !event.finished) unsound("an operator raised an exception: " + where(trace_, event));
     // A formula of autograd's that looks at values of the call is for these.
     const bool is_guarded = event.facts.effect == Effect::Read && transforms_ == 0 && !trace_.goes_back_in_python;
+    if (is_copy_of_lazy(event)) return;
     if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata && !is_guarded)
       unsound("a transform or autograd reads a value: " + where(trace_, event));
     // Autograd does with masked elements what was done with them before.
@@ -284,8 +294,11 @@ class Selector {
 
   // What tolist() runs after it was told of.
   bool shows_contents(const Event& event) const {
-    return contents_ != kNone && (event.name == "aten::resolve_conj" || event.name == "aten::resolve_neg") &&
-           event.args[0].uses[0].tensor == contents_;
+    return contents_ != kNone && resolves_lazy(event) && event.args[0].uses[0].tensor == contents_;
+  }
+
+  static bool resolves_lazy(const Event& event) {
+    return event.name == "aten::resolve_conj" || event.name == "aten::resolve_neg";
   }
 
   void add_contents(uint32_t index) {
@@ -318,7 +331,8 @@ class Selector {
     const Effect effect = event.facts.effect;
     if (!event.finished) unsound("an operator raised an exception: " + where(trace_, event));
     const bool guardable = event.facts.reads();
-    if (effect == Effect::Value) unsound("value of a tensor left tensor land: " + where(trace_, event));
+    if (effect == Effect::Value && !is_copy_of_lazy(event))
+      unsound("value of a tensor left tensor land: " + where(trace_, event));
     if (effect == Effect::Replaces) unsound("memory of a tensor was replaced: " + where(trace_, event));
     const bool makes_sizes = effect == Effect::DataSized || (!guardable && event.facts.is(OpFlag::SizedByData));
     if (!is_data_sized && makes_sizes && !is_masked_load(event)) depends_on_data(event);
@@ -340,6 +354,27 @@ class Selector {
           if (!record.unusual.empty()) unsound(describe(trace_, use.tensor, event) + " " + record.unusual);
           if (record.is_nested && !is_data_sized) depends_on_data(event);
         }
+    refuse_lazy(event);
+  }
+
+  bool is_lazy(const Use& use) const { return use.tensor != kNone && trace_.tensors[use.tensor].lazy; }
+
+  // Memory of its own, and a view of that, of which it gives the view alone.
+  bool makes_lazy(const Event& event) const {
+    const Use* of = first_tensor(event);
+    return std::ranges::any_of(flat_results(event),
+                               [&](const Use& use) { return is_lazy(use) && !(of && of->storage == use.storage); });
+  }
+
+  // A lazy conjugate or negation is what torch makes of other memory at each use again: no value is read out of it.
+  void refuse_lazy(const Event& event) const {
+    const bool may_read = trace_.device.is_cpu() && !event.facts.reads(), may_give = !makes_lazy(event);
+    const auto refuse = [&](const CallValue& item, bool may) {
+      for (const Use& use : item.uses)
+        if (is_lazy(use) && !may) unsound(describe(trace_, use.tensor, event) + " " + kLazy);
+    };
+    for (const CallValue& item : event.args) refuse(item, may_read);
+    for (const CallValue& item : event.results) refuse(item, may_give);
   }
 
   // Programs on a device are for one size.
@@ -631,6 +666,18 @@ void index_tensors(const Trace& trace, Analysis& analysis, const std::vector<Use
   }
 }
 
+// What is written could be read as it is in memory, or as its conjugate, before or after.
+void refuse_written_lazies(const Trace& trace, const Analysis& analysis) {
+  std::unordered_map<uint32_t, uint32_t> lazy;  // storage -> tensor
+  for (uint32_t tensor = 0; tensor < trace.tensors.size(); ++tensor)
+    if (trace.tensors[tensor].lazy) lazy.emplace(analysis.storage[tensor], tensor);
+  if (lazy.empty()) return;
+  for (const Action& step : analysis.steps)
+    for (const uint32_t written : step.writes)
+      if (const auto found = lazy.find(analysis.storage[written]); found != lazy.end())
+        unsound(describe(trace, found->second, trace.events[step.event]) + " " + kLazy);
+}
+
 }  // namespace
 
 std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
@@ -656,6 +703,7 @@ Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool 
   analysis.steps = std::move(selector.steps);
   drop_unused(trace, analysis.steps, outputs);
   index_tensors(trace, analysis, outputs);
+  refuse_written_lazies(trace, analysis);
   mark_exact(trace, analysis);
   return analysis;
 }

@@ -49,6 +49,14 @@ void check_roots(Trace& trace, const Analysis& analysis) {
   }
 }
 
+void check_leaves(const Trace& trace, const std::vector<Use>& leaves) {
+  for (const Use& leaf : leaves) {
+    const TensorRecord& record = trace.tensors[leaf.tensor];
+    const std::string why = record.is_nested ? "is nested" : record.lazy ? kLazy : record.unusual;
+    if (!why.empty()) unsound("a result " + why);
+  }
+}
+
 }  // namespace
 
 // Whether torch may run the outermost operator as it is, of which some numbers differ from call to call.
@@ -97,9 +105,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     bool may_run_whole = true;
     Analysis analysis = select_steps(trace, leaves, by_torch, whole);
     check_roots(trace, analysis);
-    for (const Use& leaf : leaves)
-      if (const TensorRecord& record = trace.tensors[leaf.tensor]; record.is_nested || !record.unusual.empty())
-        unsound("a result " + (record.is_nested ? "is nested" : record.unusual));
+    check_leaves(trace, leaves);
     ScalarBindings scalars = bind_scalars(trace, inputs, symbolic);
     Forced forced;
     for (;;) {
@@ -319,12 +325,19 @@ ir::NodeId GraphBuilder::settled(uint32_t tensor) {
   return state.node;
 }
 
-// Takes or gives elements of a type that no kernel computes with.
-static bool is_raw(const Event& event) {
+bool GraphBuilder::takes_lazy(const Event& event) const {
+  return std::ranges::any_of(event.args, [&](const CallValue& item) {
+    return std::ranges::any_of(item.uses,
+                               [&](const Use& use) { return use.tensor != kNone && trace_.tensors[use.tensor].lazy; });
+  });
+}
+
+// Takes or gives elements that no kernel computes with: of other types, or with a sign that is not in memory.
+bool GraphBuilder::is_raw(const Event& event) const {
   for (const auto* items : {&event.args, &event.results})
     for (const CallValue& item : *items)
       for (const Use& use : item.uses)
-        if (use.tensor != kNone && !to_ir(use.meta->dtype)) return true;
+        if (use.tensor != kNone && (!to_ir(use.meta->dtype) || trace_.tensors[use.tensor].lazy)) return true;
   return false;
 }
 

@@ -307,6 +307,8 @@ class GraphBuilder {
   // build.cpp
   void meet(const Use& use, const Event& event);
   void emit(uint32_t step);
+  bool takes_lazy(const Event& event) const;
+  bool is_raw(const Event& event) const;
   bool begin_memory(const Action& step);
   ir::NodeId alias_of(ir::NodeId memory, const SharedMeta& meta, uint32_t storage);
   void check_known(const Use& use, const Event& event);

@@ -77,7 +77,8 @@ std::optional<ir::Product> GraphBuilder::product_of(const Action& step) const {
   const Event& event = trace_.events[step.event];
   const std::optional<ir::Product> product = event.facts.product;
   const std::span<const Use> results = flat_results(event);
-  if (!product || results.size() != 1 || !step.writes.empty() || is_on_host(step)) return std::nullopt;
+  if (!product || results.size() != 1 || !step.writes.empty() || is_on_host(step) || takes_lazy(event))
+    return std::nullopt;
   if (std::ranges::find(step.results, results[0].tensor) == step.results.end()) return std::nullopt;
   const TensorMeta& meta = results[0].meta;
   const auto dtype = to_ir(meta.dtype);
@@ -373,7 +374,7 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   attr.name = event.name;
   attr.keeps_layout = event.facts.is(OpFlag::KeepsLayout);
   attr.gives_position = event.facts.is(OpFlag::Position);
-  attr.window = window_of(event);
+  if (!takes_lazy(event)) attr.window = window_of(event);
   const std::unordered_set<uint32_t> writes(step.writes.begin(), step.writes.end());
   const bool is_described = reads == Reads::Factors || (reads == Reads::Tensors && reads_only_in_round(step));
   // What a view lies in is memory of its call.

@@ -9,7 +9,7 @@
 namespace fastjit::capture {
 namespace {
 
-constexpr const char* kLazy = "is a lazy conjugate or negation";
+bool is_lazy(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
 
 // A nested tensor of C++ that an operator of the call made: torch runs what takes it, and its sizes depend on data.
 bool is_own_nested(const at::Tensor& tensor, bool made) {
@@ -30,7 +30,7 @@ std::string why_unusual(const at::Tensor& tensor, c10::Device device, bool made)
   if (tensor.is_nested() && !is_own_nested(tensor, made)) return "is nested";
   if (tensor.layout() != at::kStrided) return "is not strided";
   if (tensor.is_quantized()) return "is quantized";
-  if (tensor.is_conj() || tensor.is_neg()) return kLazy;
+  if (!made && is_lazy(tensor)) return kLazy;
   const c10::DispatchKeySet keys = tensor.key_set();
   for (c10::DispatchKey key :
        {c10::DispatchKey::Python, c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchBatched,
@@ -154,8 +154,8 @@ Use Trace::use(const at::Tensor& tensor, bool made) {
                        tensor.is_nested(),
                        is_wrapper(tensor)});
   if (fresh) has_layers |= tensors.back().layered;
-  // The operator that gives a lazy conjugate sets the bit after its own parts were seen.
-  if (tensor.is_conj() || tensor.is_neg()) tensors[out.tensor].unusual = kLazy;
+  // The operator that gives one sets the bit after its own parts were seen.
+  tensors[out.tensor].lazy = is_lazy(tensor);
   if (!tensors[out.tensor].unusual.empty()) {
     out.meta = TensorMeta{tensor.scalar_type(), {}, {}, false};
     return out;

@@ -79,6 +79,9 @@ struct Event {
   std::vector<Use> flat;  // the tensors of several results
 };
 
+/// Why capture cannot handle it, of a tensor whose memory is not what it reads as.
+inline constexpr const char* kLazy = "is a lazy conjugate or negation";
+
 struct TensorRecord {
   c10::weak_intrusive_ptr<c10::TensorImpl> impl;
   std::string unusual;  // why capture cannot handle it ("is sparse"); empty for ordinary tensors
@@ -88,6 +91,7 @@ struct TensorRecord {
   bool grad = false;       // grad mode was on when it was first seen
   bool inference = false;  // and inference mode
   bool is_nested = false;
+  bool lazy = false;      // a lazy conjugate or negation of an operator's: only torch's calls may read it
   bool layered = false;   // a transform of torch.func wraps another tensor in it
   bool constant = false;  // see Trace::note_constant
   uint32_t root = kNone;  // index into Trace::roots

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fastjit import fastjit
+from fastjit import fastjit, of
 from helpers import assert_same, check
 
 
@@ -79,9 +80,7 @@ def test_a_complex_constant_runs_eagerly():
 @pytest.mark.parametrize(
     "f",
     [
-        lambda x: torch._neg_view(x) * 2,
         lambda x: torch._neg_view(x),
-        lambda x: torch.complex(x, x).conj().imag * 2,
         lambda x: torch.fft.fft(x).conj(),
     ],
 )
@@ -93,6 +92,133 @@ def test_lazy_negations_and_conjugates_run_eagerly(f):
         assert (got.is_conj(), got.is_neg()) == (want.is_conj(), want.is_neg())
     ((reason, count),) = fast.stats().fallbacks.items()
     assert "lazy conjugate or negation" in reason and (count, fast.stats().hits) == (2, 0)
+
+
+def correlation(a, b):
+    return torch.fft.irfft(torch.fft.rfft(a) * torch.fft.rfft(b).conj(), n=a.shape[-1])
+
+
+def turned(a, b):
+    return torch.view_as_real(torch.complex(a, b).conj().t().contiguous() * 1j)
+
+
+LAZY = [
+    correlation,
+    lambda a, b: (torch.complex(a, b) * torch.complex(a, b).conj()).real.sum(-1),
+    lambda a, b: torch.matmul(torch.complex(a, b), torch.complex(b, a).mH).abs(),
+    lambda a, b: torch.complex(a, b).conj().real + torch.fft.ifft(torch.fft.fft(a)).abs(),
+    lambda a, b: torch.fft.fft(torch.fft.ifft(a) * b).abs(),
+]
+NEGATED = [
+    lambda a, b: torch.complex(a, b).conj().imag * 2 + torch._neg_view(a),
+    lambda a, b: torch._neg_view(a) @ b.t(),
+    lambda a, b: F.conv1d(torch._neg_view(b).unsqueeze(0), torch.ones(3, len(b), 8)) + a.sum(),
+]
+
+
+@pytest.mark.parametrize(
+    ("f", "sizes"), [(f, (3, 4, 7, 6, 9)) for f in LAZY[:4]] + [(f, (3,)) for f in [*LAZY[4:], turned, *NEGATED]]
+)
+def test_lazy_conjugates_and_negations_inside_a_call_are_calls_of_torch(f, sizes):
+    fast = fastjit(f)
+    for rows in (3, 3, *sizes):
+        inputs = torch.randn(2, rows, 8)
+        torch.testing.assert_close(fast(*inputs), f(*inputs))
+    stats = fast.stats()
+    assert stats.hits >= 2 and stats.variants <= 2 and stats.fallbacks == {}
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("f", [*LAZY, *NEGATED[1:]])
+def test_lazy_conjugates_and_negations_on_the_way_back(f):
+    fast = fastjit(f)
+    for _ in range(4):
+        inputs = [torch.randn(3, 8, requires_grad=True) for _ in range(2)]
+        got, want = fast(*inputs), f(*inputs)
+        torch.testing.assert_close(got, want)
+        seed = torch.randn_like(got)
+        for one, other in zip(*(torch.autograd.grad(y, inputs, seed) for y in (got, want)), strict=True):
+            torch.testing.assert_close(one, other)
+            assert (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+
+
+def test_what_a_lazy_conjugate_lies_in_is_written():
+    def f(z):
+        twice = z * 2
+        turned = twice.conj()
+        twice.mul_(3)
+        return turned + 1
+
+    z, fast = torch.randn(4, dtype=torch.complex64), fastjit(f, on_unsupported="eager")
+    for _ in range(2):
+        torch.testing.assert_close(fast(z), f(z), rtol=0, atol=0)
+    ((reason, count),) = fast.stats().fallbacks.items()
+    assert "aten::mul_" in reason and "lazy conjugate" in reason and count == 2
+
+
+@torch.enable_grad()
+def test_a_spectrogram_and_its_inverse_go_back():
+    window = torch.hann_window(32)
+
+    def f(x):
+        spectrum = torch.stft(x, 32, window=window, return_complex=True)
+        return torch.istft(spectrum * spectrum.abs().tanh(), 32, window=window)
+
+    fast = fastjit(f)
+    for _ in range(4):
+        x = torch.randn(2, 256, requires_grad=True)
+        got, want = fast(x), f(x)
+        torch.testing.assert_close(got, want)
+        one, other = (torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want))
+        torch.testing.assert_close(one, other)
+    assert fast.stats().hits == 3 and fast.stats().fallbacks == {}
+
+
+class Spectral(torch.nn.Module):
+    """A layer of a Fourier neural operator: complex weights for the lowest frequencies."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 4, 6, dtype=torch.cfloat) * 0.1)
+        self.mix = torch.nn.Conv1d(4, 4, 1)
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(x)
+        out = torch.zeros_like(spectrum)
+        out[:, :, :6] = torch.einsum("bix,iox->box", spectrum[:, :, :6], self.weight)
+        return F.gelu(torch.fft.irfft(out, n=x.size(-1)) + self.mix(x))
+
+
+class Rotary(torch.nn.Module):
+    """Positions as turns of complex numbers, as Llama's reference code has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = torch.nn.Linear(8, 8)
+        self.register_buffer("turns", torch.polar(torch.ones(10, 4), torch.randn(10, 4)))
+
+    def forward(self, x):
+        query = torch.view_as_complex(self.query(x).reshape(*x.shape[:-1], 4, 2))
+        return torch.view_as_real(query * self.turns).flatten(-2)
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize(("make", "sizes"), [(Spectral, (2, 4, 32)), (Rotary, (3, 10, 8))])
+def test_models_that_compute_with_complex_numbers_train(make, sizes):
+    model = make()
+    eager = copy.deepcopy(model)
+    fastjit(model)
+    for _ in range(4):
+        x = torch.randn(*sizes)
+        for each in (model, eager):
+            each.zero_grad()
+            each(x).square().sum().backward()
+        for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad)
+            assert ours.grad.is_conj() == theirs.grad.is_conj()
+    stats = of(model).stats()
+    assert stats.hits == 3 and stats.fallbacks == {} and stats.kernels > 0
 
 
 def test_masked_complex_values_are_torchs():
