@@ -145,10 +145,11 @@ c10::ScalarType to_torch(ir::DType type);
 /// Instead of a number of torch's CreationMeta: a view is what it is by the grad mode that it was made under.
 inline constexpr int8_t kAsMade = -1;
 
-/// A result that is a view of another one: autograd comes to the other one through it. Their places among the results.
+/// A result that is a view of another one, or of a tensor that was there before: autograd comes to that through it.
 struct ResultView {
-  uint32_t view, base;
+  uint32_t view, base;     // among the results; of an input, the base among Capture::inputs, while recorded a root
   bool is_one_of_several;  // that one operator has made, which may not be written
+  bool is_of_input = false;
 };
 
 }  // namespace fastjit::capture

@@ -101,6 +101,8 @@ void GraphBuilder::add_derivative(const std::vector<Use>& outputs) {
   derivative.python = trace.python;
   derivative.is_over = trace.is_over;
   derivative.views = trace.views;
+  for (ResultView& view : derivative.views)
+    if (view.is_of_input) view.base = graph_[input_node(trace_.roots[view.base].before.tensor)].attr;
   for (const uint32_t result : trace.results) derivative.dtypes.push_back(outputs[result].meta->dtype);
   const size_t results = outputs.size() - trace.gradients.size();
   capture.result_versions.resize(results);

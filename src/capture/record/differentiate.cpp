@@ -45,12 +45,28 @@ const Source* root_below(const Trace& trace, const Use& result) {
   return found == trace.roots.end() ? nullptr : &*found;
 }
 
+std::string shares_with(const Source& root) {
+  return "a result that requires grad shares memory with '" + root.name + "'";
+}
+
+// The result as a view of what was there before, which a hit can make again. Of several tensors in that memory nobody
+// knows which one autograd comes to.
+std::optional<ResultView> view_of_root(const Trace& trace, const at::Tensor& result, uint32_t place, const Use& use) {
+  const Source* root = root_below(trace, use);
+  const auto is_beside = [&](const Source& other) { return other.before.storage == use.storage && &other != root; };
+  if (!root || !root->before.requires_grad || root->tensor.scalar_type() != result.scalar_type() ||
+      std::ranges::any_of(trace.roots, is_beside))
+    return std::nullopt;
+  const at::Tensor base = root->tensor.is_view() ? at::Tensor(root->tensor._base()) : root->tensor;
+  if (!is_view_of(result, base) || creation_of(result) != CreationMeta::DEFAULT) return std::nullopt;
+  return ResultView{place, static_cast<uint32_t>(root - trace.roots.data()), false, true};
+}
+
 // What keeps a tensor of the result from having a node of autograd's of its own. Besides its own views, only what is
 // detached from it may share its memory, as state that is kept does.
 std::string why_not_own(const Trace& trace, const at::Tensor& result, const Use& use,
                         const std::vector<at::Tensor>& results) {
-  if (const Source* root = root_below(trace, use))
-    return "a result that requires grad shares memory with '" + root->name + "'";
+  if (const Source* root = root_below(trace, use)) return shares_with(*root);
   const auto clashes = [&](const at::Tensor& other) {
     return shares_memory(other, result) && (result.is_view() || (other.requires_grad() && !is_view_of(other, result)));
   };
@@ -75,7 +91,8 @@ std::vector<ResultView> in_order(std::vector<ResultView> views) {
   std::vector<ResultView> out;
   while (!views.empty()) {
     const auto waits = [&](const ResultView& one) {
-      return std::ranges::any_of(views, [&](const ResultView& other) { return other.view == one.base; });
+      const auto is_base = [&](const ResultView& other) { return !one.is_of_input && other.view == one.base; };
+      return std::ranges::any_of(views, is_base);
     };
     const auto rest = std::ranges::stable_partition(views, std::not_fn(waits));
     out.insert(out.end(), views.begin(), rest.begin());
@@ -192,18 +209,28 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
       derivative.views.push_back(*view);
       continue;
     }
+    if (const auto view = view_of_root(trace, results[i], i, uses[i])) {
+      derivative.views.push_back(*view);
+      continue;
+    }
     if (const std::string why = why_not_own(trace, results[i], uses[i], results); !why.empty()) return why;
     if (results[i].is_leaf()) return "the call makes a tensor that requires grad";
     derivative.results.push_back(i);
     edges.push_back(torch::autograd::impl::gradient_edge(results[i]));
   }
-  if (edges.empty()) return "";
+  const auto of_input = std::ranges::find_if(derivative.views, &ResultView::is_of_input);
+  if (edges.empty())  // there is nothing to hang nodes on
+    return of_input == derivative.views.end() ? "" : shares_with(trace.roots[of_input->base]);
   if (std::string why = why_not_again(); !why.empty()) return why;
   derivative.views = in_order(std::move(derivative.views));
   constexpr size_t kMostResults = 64;
   if (edges.size() > kMostResults) return "more than 64 results require grad";
   GraphWalk walk(trace, results, true);
   if (std::string why = walk.from(edges); !why.empty()) return why;
+  // Autograd may be asked for the gradient of such a view, which a node would go past.
+  for (const ResultView& view : derivative.views)
+    if (view.is_of_input && walk.nodes().contains(results[view.view].grad_fn().get()))
+      return shares_with(trace.roots[view.base]);
   derivative.inner = walk.inner();
   GraphWalk::Sources sources = walk.sources();
   if (sources.empty()) return "the call makes a tensor that requires grad";

@@ -91,8 +91,8 @@ struct TensorRecord {
   bool grad = false;       // grad mode was on when it was first seen
   bool inference = false;  // and inference mode
   bool is_nested = false;
-  bool lazy = false;      // a lazy conjugate or negation of an operator's: only torch's calls may read it
   bool layered = false;   // a transform of torch.func wraps another tensor in it
+  bool lazy = false;      // a lazy conjugate or negation of an operator's: only torch's calls may read it
   bool constant = false;  // see Trace::note_constant
   uint32_t root = kNone;  // index into Trace::roots
 };

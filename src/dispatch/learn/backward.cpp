@@ -309,6 +309,8 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
   Cut out;
   out.way = std::make_shared<WayBack>();
   out.way->views = derivative.views;
+  for (capture::ResultView& view : out.way->views)
+    if (view.is_of_input) view.base = moved[view.base];
   out.way->extras = halves.first.outputs.size() - (outputs - late.count);
   const std::vector<int> depth = depths(half, results.size());
   for (int at = *std::ranges::max_element(depth); at >= 0; --at) {

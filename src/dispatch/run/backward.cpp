@@ -152,7 +152,8 @@ void WayBack::attach(Tensors& outputs, const at::Tensor* const* inputs, std::spa
   outputs.erase(shown, outputs.end());
   for (const std::shared_ptr<const Backward>& backward : nodes)
     hang_node(backward, outputs, hidden, inputs, scalars, sizes);
-  for (const capture::ResultView& view : views) make_view(outputs[view.base], view, outputs[view.view]);
+  for (const capture::ResultView& view : views)
+    make_view(view.is_of_input ? *inputs[view.base] : outputs[view.base], view, outputs[view.view]);
 }
 
 void WayBack::watch(const std::vector<at::Tensor>& results) const {

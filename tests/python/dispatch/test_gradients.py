@@ -558,6 +558,55 @@ EAGER = {
 }
 
 
+VIEWS = [
+    lambda x, w: (x * w, w.expand(5, 4)),
+    lambda x, w: (w[1:], (x * w).exp()),
+    lambda x, w: (x.t(), x.view(-1)[2:], x * w, w.unsqueeze(0)),
+]
+
+
+def ask_of_views(f):
+    x, w = leaf(3, 4), leaf(4)
+    results = f(x, w)
+    sum((each * torch.rand_like(each)).sum() for each in results).backward()
+    log = [*results, x.grad, w.grad]
+    for each in f(x, w):
+        log += [each._is_view(), each._version, any(each._base is one for one in (x, w))]
+        log.append(torch.autograd.grad(each.sum(), (x, w), allow_unused=True, retain_graph=True))
+        with torch.no_grad():
+            each.mul_(2)
+        log += [each._version, x._version, w._version, each]
+    return [x, w, *log]
+
+
+@pytest.mark.parametrize("f", VIEWS)
+def test_results_that_are_views_of_parameters_are_views_in_a_hit(f):
+    first = compare(lambda call: [call(leaf(3, 4), leaf(4))], f)
+    assert (first.hits, first.fallbacks) == (2, {})
+    if f is VIEWS[0]:  # elements of an expanded tensor cannot be written
+        return
+    stats = compare(ask_of_views, f)
+    assert stats.hits > 2 and stats.fallbacks == {}
+
+
+def test_a_view_of_a_leaf_raises_eagers_error_when_it_is_written():
+    stats = compare(lambda call: [call(leaf(3, 4), leaf(4))[0].mul_(2)], VIEWS[1])
+    assert (stats.hits, stats.fallbacks) == (2, {})
+
+
+def test_autograd_goes_through_a_view_that_is_a_result():
+    def function(x, w):
+        part = w[1:]
+        return part, (x[:, 1:] * part).sum()
+
+    def scenario(f):
+        part, total = f(leaf(3, 4), leaf(4))
+        return [part, total, torch.autograd.grad(total, part)]
+
+    stats = compare(scenario, function)
+    assert stats.hits == 0 and "shares memory with 'w'" in next(iter(stats.fallbacks)), stats.fallbacks
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("reason", EAGER)
 def test_stays_eager(reason):
