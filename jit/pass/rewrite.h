@@ -38,6 +38,8 @@ class Rewriter {
     to_.reduces = from.reduces;
     to_.layouts = {};
     to_.reserve(from.nodes.size());
+    to_.contracts.reserve(from.contracts.size());
+    to_.externs.reserve(from.externs.size());
   }
 
   const ir::Graph& from() const { return from_; }

@@ -63,6 +63,11 @@ class Finder {
   const SliceSum* at(NodeId id) const {
     return sums_[id] && is_sum(graph_[id]) && sums_[id]->count > 1 ? sums_[id].get() : nullptr;
   }
+  bool any() const {
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id)
+      if (at(id)) return true;
+    return false;
+  }
   const Term& term(uint32_t which) const { return terms_[which]; }
 
  private:
@@ -197,18 +202,15 @@ class Builder {
 Changed sums(const Graph& graph, const PassContext&) {
   if (std::ranges::none_of(graph.nodes, [](const Node& node) { return node.op == Op::Update; })) return {};
   const Finder finder(graph);
+  if (!finder.any()) return {};
   Rewriter rewriter(graph);
   Builder builder(rewriter, finder);
-  bool any = false;
   for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    const SliceSum* sum = finder.at(id);
-    any |= sum != nullptr;
-    if (sum)
+    if (const SliceSum* sum = finder.at(id))
       rewriter.set(id, builder.put_together(id, *sum));
     else
       rewriter.copy(id);
   }
-  if (!any) return {};
   return rewriter.finish();
 }
 

@@ -2,6 +2,7 @@
 // it was before: the gates of a cell, each made in its own quarter of one product. Where nobody reads more, those views
 // are views of what was updated, and the update is none.
 #include <algorithm>
+#include <utility>
 
 #include "ir/regions.h"
 #include "pass/pass.h"
@@ -22,6 +23,7 @@ class Finder {
       : graph_(graph),
         changes_(overwritten(graph)),
         views_(graph.nodes.size()),
+        next_(graph.nodes.size(), kNoNode),
         is_read_(graph.nodes.size(), false),
         base_(graph.nodes.size(), kNoNode) {}
 
@@ -38,7 +40,7 @@ class Finder {
       for (const NodeId in : operands) {
         if (in == kNoNode) continue;
         if (node.op == Op::View)
-          views_[in].push_back(id);
+          add(in, id);
         else
           is_read_[in] = true;
       }
@@ -47,27 +49,39 @@ class Finder {
   }
 
  private:
+  struct Views {
+    NodeId first = kNoNode;  // of next_
+    uint32_t count = 0;
+  };
+
+  void add(NodeId of, NodeId view) {
+    next_[view] = std::exchange(views_[of].first, view);
+    ++views_[of].count;
+  }
+
   // Nobody reads what the update wrote: its views see what it updated.
   bool pass_on(NodeId id) {
     const Node& update = graph_[id];
-    const auto is_beside = [&](NodeId view) {
+    if (views_[id].count > kMostViews) return false;
+    for (NodeId view = views_[id].first; view != kNoNode; view = next_[view]) {
       support::count_work();
-      return are_apart(graph_.maps[graph_[view].attr], graph_.sizes(view), graph_.maps[update.attr],
-                       graph_.sizes(update.in[1]));
-    };
-    if (views_[id].size() > kMostViews || !std::ranges::all_of(views_[id], is_beside)) return false;
+      if (!are_apart(graph_.maps[graph_[view].attr], graph_.sizes(view), graph_.maps[update.attr],
+                     graph_.sizes(update.in[1])))
+        return false;
+    }
     if (changes_[memory_of(graph_, update.in[0])]) return false;  // by a call, before somebody reads it there
-    for (const NodeId view : views_[id]) {
+    for (NodeId view = views_[id].first; view != kNoNode;) {
       base_[view] = update.in[0];
-      views_[update.in[0]].push_back(view);
+      add(update.in[0], std::exchange(view, next_[view]));
     }
     return true;
   }
 
   const Graph& graph_;
-  const std::vector<bool> changes_;         // per node: a call writes it
-  std::vector<std::vector<NodeId>> views_;  // per node: views of it, and of updates of it that nobody reads
-  std::vector<bool> is_read_;               // per node: as it is, not through views
+  const std::vector<bool> changes_;  // per node: a call writes it
+  std::vector<Views> views_;         // per node: views of it, and of updates of it that nobody reads
+  std::vector<NodeId> next_;         // per view: the next one of the same node
+  std::vector<bool> is_read_;        // per node: as it is, not through views
   std::vector<NodeId> base_;
 };
 
