@@ -78,9 +78,12 @@ void Shaper::choose_lanes() {
   std::rotate(chosen, chosen + 1, kept_.end());
 }
 
+/// Sums of lanes along a kept dim, of a CPU with 32 registers.
+bool Shaper::has_many_registers() const { return out_.kept_lanes && options_.lanes >= 16; }
+
 /// Whether the lanes' loop alone gives sums enough to add to in turn, each a vector of a row that is read once.
 bool Shaper::has_wide_rows() const {
-  return out_.kept_lanes && options_.lanes >= 16 && kept_.back().size.hint() >= kMostSums * options_.lanes;
+  return has_many_registers() && kept_.back().size.hint() >= kMostSums * options_.lanes;
 }
 
 /// Bytes of factors that stand still along the loop. One number for all lanes costs nothing beside so many vectors, and
@@ -223,10 +226,9 @@ void Shaper::choose_narrow() {
 
 /// As many as leave registers for the sums of all rows, and as one pass along the lanes' loop fills.
 uint8_t Shaper::unroll_of_product() const {
-  const bool has_many_registers = out_.kept_lanes && options_.lanes >= 16;
-  const int few = rows_together_ <= 2 || has_many_registers ? 4 : 2;
+  const int few = rows_together_ <= 2 || has_many_registers() ? 4 : 2;
   const bool is_shared = frame_.kept.hint() >= kFewestUnits * kMostSums * options_.lanes;
-  const int most = rows_together_ == 1 && has_many_registers ? (is_shared ? kMostSums : kMostSums / 2) : few;
+  const int most = rows_together_ == 1 && has_many_registers() ? (is_shared ? kMostSums : kMostSums / 2) : few;
   const int64_t length = (out_.kept_lanes ? kept_ : reduced_).back().size.hint();
   int vectors = most;
   while (vectors > 1 && vectors * options_.lanes > length) vectors /= 2;

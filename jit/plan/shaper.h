@@ -54,6 +54,7 @@ class Shaper {
   void choose_lanes();
   bool may_take(bool reduced) const;
   void choose_rows();
+  bool has_many_registers() const;
   bool has_wide_rows() const;
   int64_t bytes_still(const Loop& loop) const;
   void choose_packed();

@@ -357,13 +357,12 @@ class Selector {
     refuse_lazy(event);
   }
 
-  bool is_lazy(const Use& use) const { return use.tensor != kNone && trace_.tensors[use.tensor].lazy; }
-
   // Memory of its own, and a view of that, of which it gives the view alone.
   bool makes_lazy(const Event& event) const {
     const Use* of = first_tensor(event);
-    return std::ranges::any_of(flat_results(event),
-                               [&](const Use& use) { return is_lazy(use) && !(of && of->storage == use.storage); });
+    return std::ranges::any_of(flat_results(event), [&](const Use& use) {
+      return is_lazy(trace_, use) && !(of && of->storage == use.storage);
+    });
   }
 
   // A lazy conjugate or negation is what torch makes of other memory at each use again: no value is read out of it.
@@ -371,7 +370,7 @@ class Selector {
     const bool may_read = trace_.device.is_cpu() && !event.facts.reads(), may_give = !makes_lazy(event);
     const auto refuse = [&](const CallValue& item, bool may) {
       for (const Use& use : item.uses)
-        if (is_lazy(use) && !may) unsound(describe(trace_, use.tensor, event) + " " + kLazy);
+        if (is_lazy(trace_, use) && !may) unsound(describe(trace_, use.tensor, event) + " " + kLazy);
     };
     for (const CallValue& item : event.args) refuse(item, may_read);
     for (const CallValue& item : event.results) refuse(item, may_give);
@@ -679,6 +678,8 @@ void refuse_written_lazies(const Trace& trace, const Analysis& analysis) {
 }
 
 }  // namespace
+
+bool is_lazy(const Trace& trace, const Use& use) { return use.tensor != kNone && trace.tensors[use.tensor].lazy; }
 
 std::string describe(const Trace& trace, uint32_t tensor, const Event& event) {
   const Source* root = trace.root(tensor);

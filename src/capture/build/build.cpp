@@ -327,8 +327,7 @@ ir::NodeId GraphBuilder::settled(uint32_t tensor) {
 
 bool GraphBuilder::takes_lazy(const Event& event) const {
   return std::ranges::any_of(event.args, [&](const CallValue& item) {
-    return std::ranges::any_of(item.uses,
-                               [&](const Use& use) { return use.tensor != kNone && trace_.tensors[use.tensor].lazy; });
+    return std::ranges::any_of(item.uses, [&](const Use& use) { return is_lazy(trace_, use); });
   });
 }
 
@@ -337,7 +336,7 @@ bool GraphBuilder::is_raw(const Event& event) const {
   for (const auto* items : {&event.args, &event.results})
     for (const CallValue& item : *items)
       for (const Use& use : item.uses)
-        if (use.tensor != kNone && (!to_ir(use.meta->dtype) || trace_.tensors[use.tensor].lazy)) return true;
+        if (use.tensor != kNone && (!to_ir(use.meta->dtype) || is_lazy(trace_, use))) return true;
   return false;
 }
 

@@ -515,6 +515,8 @@ class GraphBuilder {
 
 /// The first tensor among its arguments, or null.
 const Use* first_tensor(const Event& event);
+/// A lazy conjugate or negation: see TensorRecord.
+bool is_lazy(const Trace& trace, const Use& use);
 /// The same metadata with these sizes and strides.
 SharedMeta with_layout(const TensorMeta& recorded, ir::Layout layout);
 
