@@ -22,10 +22,12 @@ void mark(const ir::Graph& graph, ir::NodeId id, Nodes& nodes) {
   }
 }
 
-/// Nodes that somebody else reaches by memory: results, and what calls of torch's write or give views of.
+/// Nodes whose memory somebody else reaches: results, what calls of torch's write or give views of, and what is stored
+/// over.
 Nodes seen_elsewhere(const ir::Graph& graph) {
   Nodes seen(graph.nodes.size(), false);
   for (const ir::NodeId id : graph.outputs) mark(graph, id, seen);
+  for (ir::NodeId id = 0; id < graph.nodes.size(); ++id) mark(graph, graph.stored_over(id), seen);
   for (const ir::ExternAttr& attr : graph.externs) {
     for (const uint32_t index : attr.written) mark(graph, attr.operands[index], seen);
     if (attr.kind != ir::ExternKind::View) continue;

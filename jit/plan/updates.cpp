@@ -3,6 +3,7 @@
 #include "plan/updates.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "ir/regions.h"
@@ -18,24 +19,32 @@ namespace {
 
 constexpr size_t kMostNodes = 64;  // of a value that are looked at
 
-/// Whether computing `value` reads `base` elsewhere than where `map` writes it, so that it cannot be written there as
-/// it is computed.
-bool reads_beside(const ir::Graph& graph, NodeId value, NodeId base, uint32_t map) {
-  std::vector<NodeId> stack{value};
+/// The views of `base` that computing `value` reads, as far as they are looked at.
+std::vector<NodeId> views_read(const ir::Graph& graph, NodeId value, NodeId base) {
+  std::vector<NodeId> views, stack{value};
   for (size_t seen = 0; !stack.empty() && seen < kMostNodes; ++seen) {
     work();
     const NodeId id = stack.back();
     stack.pop_back();
     const ir::Node& node = graph[id];
     if (node.op == Op::View && node.in[0] == base) {
-      const ir::IndexMap &read = graph.maps[node.attr], &written = graph.maps[map];
-      if (!(read == written) && !are_apart(read, graph.sizes(id), written, graph.sizes(value))) return true;
+      views.push_back(id);
       continue;
     }
     if (!ir::is_pointwise(node.op) && !ir::is_view(node.op)) continue;
     for (const NodeId in : graph.operands(id)) stack.push_back(in);
   }
-  return false;
+  return views;
+}
+
+/// Whether computing `value` reads `base` elsewhere than where `map` writes it, so that it cannot be written there as
+/// it is computed.
+bool reads_beside(const ir::Graph& graph, NodeId value, NodeId base, uint32_t map) {
+  const ir::IndexMap& written = graph.maps[map];
+  return std::ranges::any_of(views_read(graph, value, base), [&](NodeId view) {
+    const ir::IndexMap& read = graph.maps[graph[view].attr];
+    return !(read == written) && !are_apart(read, graph.sizes(view), written, graph.sizes(value));
+  });
 }
 
 /// Each dim of the base is indexed by one of the value's, all of them by others (a diagonal is no box), or by a number.
@@ -139,14 +148,41 @@ std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeI
   return made;
 }
 
-/// The program's own memory, which is there to be written over, or an input's that may be.
-bool is_memory(const ir::Graph& graph, NodeId base, bool in_input) {
-  return in_input || graph[base].op == Op::Undef || graph.stored_over(base) != ir::kNoNode;
+/// What may be stored over: the program's own memory, which is there to be written to, or an input's that may be.
+struct Writable {
+  explicit Writable(const ir::Graph& graph)
+      : graph(graph), last(last_readers(graph)), in_inputs(made_in_inputs(graph, last)) {}
+  /// `base`, of which `made` is stored over some elements.
+  bool is_memory(NodeId base, NodeId made) const {
+    const Op op = graph[base].op;
+    return in_inputs[made] || op == Op::Undef || op == Op::Cat || graph.stored_over(base) != ir::kNoNode;
+  }
+  /// The memory is there, and nobody wants what it holds.
+  bool takes(NodeId base, NodeId made, NodeId writer) const { return is_memory(base, made) && last[base] == writer; }
+
+  const ir::Graph& graph;
+  const std::vector<NodeId> last;
+  const std::vector<bool> in_inputs;
+};
+
+/// What is computed, and is kept in memory in any case to be updated in part, is there for the update to read as well,
+/// so that it is in memory once. Per view of such a base that an update replaces element by element: the base.
+std::unordered_map<NodeId, NodeId> views_of_memory(const ir::Graph& graph, const std::vector<NodeId>& last) {
+  std::unordered_map<NodeId, NodeId> base_of;
+  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
+    const ir::Node& node = graph[id];
+    if (node.op != Op::Update || last[node.in[0]] != id) continue;
+    if (!ir::is_pointwise(graph[node.in[0]].op)) continue;
+    const std::vector<NodeId> views = views_read(graph, node.in[1], node.in[0]);
+    const auto is_replaced = [&](NodeId view) { return graph.maps[graph[view].attr] == graph.maps[node.attr]; };
+    if (!std::ranges::all_of(views, is_replaced)) continue;
+    for (const NodeId view : views) base_of.emplace(view, node.in[0]);
+  }
+  return base_of;
 }
 
 /// What a loop places is stored over its operand, or over a copy of that.
-void copy_loop(pass::Rewriter& rewriter, NodeId loop, const std::vector<NodeId>& last,
-               const std::vector<bool>& in_inputs) {
+void copy_loop(pass::Rewriter& rewriter, NodeId loop, const Writable& writable) {
   const ir::Graph& graph = rewriter.from();
   const ir::LoopAttr& attr = graph.loops[graph[loop].attr];
   std::vector<NodeId> operands;
@@ -155,11 +191,70 @@ void copy_loop(pass::Rewriter& rewriter, NodeId loop, const std::vector<NodeId>&
   for (uint32_t which = attr.carried; which < attr.carried + attr.placed; ++which) {
     const NodeId base = attr.operands[which], final = loop + 1 + which;
     const bool is_alone = std::ranges::count(attr.operands, base) == 1;
-    if (!is_memory(graph, base, in_inputs[final]) || last[base] != loop || !is_alone)
+    if (!writable.takes(base, final, loop) || !is_alone)
       operands[which] = rewriter.to().fresh_copy(operands[which], graph.layout(final).strides);
   }
   rewriter.loop(loop, std::move(operands));
 }
+
+/// Copies the graph with its updates in place.
+class InPlace {
+ public:
+  explicit InPlace(const ir::Graph& graph)
+      : graph_(graph), rewriter_(graph), writable_(graph), base_of_(views_of_memory(graph, writable_.last)) {}
+
+  ir::Graph run() {
+    for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+      work();
+      if (const auto view = base_of_.find(id); view != base_of_.end())
+        move(id, view->second);
+      else if (graph_[id].op == Op::Loop)
+        copy_loop(rewriter_, id, writable_);
+      else if (graph_[id].op == Op::Update)
+        update(id);
+      else
+        rewriter_.copy(id);
+    }
+    return rewriter_.finish();
+  }
+
+ private:
+  /// The memory that the base is computed into, of its own.
+  NodeId memory_of(NodeId base) {
+    const auto [known, is_new] = memory_.try_emplace(base, ir::kNoNode);
+    if (is_new) known->second = rewriter_.to().fresh_copy(rewriter_[base], graph_.layout(base).strides);
+    return known->second;
+  }
+
+  void move(NodeId view, NodeId base) {
+    rewriter_.to().set_line(graph_[view].line);
+    const std::span<const ir::Dim> sizes = graph_.sizes(view);
+    rewriter_.set(view,
+                  rewriter_.to().view(memory_of(base), graph_.maps[graph_[view].attr], {sizes.begin(), sizes.end()}));
+  }
+
+  void update(NodeId id) {
+    const ir::Node& node = graph_[id];
+    const NodeId over = node.in[0];
+    const bool is_last = writable_.last[over] == id;
+    rewriter_.to().set_line(node.line);
+    if (!writable_.in_inputs[id] && graph_[over].op != Op::Undef && is_large_box(graph_, id) &&
+        (!is_last || reads_beside(graph_, node.in[1], over, node.attr)))
+      return rewriter_.set(id, beside(rewriter_, id));
+    NodeId base = rewriter_[over];
+    if (is_last && memory_.contains(over))
+      base = memory_of(over);
+    else if (!writable_.takes(over, id, id))
+      base = rewriter_.to().fresh_copy(base, graph_.layout(id).strides);
+    rewriter_.set(id, rewriter_.to().update(base, rewriter_[node.in[1]], graph_.maps[node.attr]));
+  }
+
+  const ir::Graph& graph_;
+  pass::Rewriter rewriter_;
+  const Writable writable_;
+  const std::unordered_map<NodeId, NodeId> base_of_;  // see views_of_memory
+  std::unordered_map<NodeId, NodeId> memory_;         // by what is computed into it
+};
 
 }  // namespace
 
@@ -184,33 +279,7 @@ std::optional<ir::Graph> in_place(const ir::Graph& graph) {
   if (std::ranges::none_of(graph.nodes,
                            [](const ir::Node& node) { return node.op == Op::Update || node.op == Op::Loop; }))
     return std::nullopt;
-  const std::vector<NodeId> last = last_readers(graph);
-  const std::vector<bool> in_inputs = made_in_inputs(graph, last);
-  pass::Rewriter rewriter(graph);
-  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    work();
-    const ir::Node& node = graph[id];
-    if (node.op == Op::Loop) {
-      copy_loop(rewriter, id, last, in_inputs);
-      continue;
-    }
-    if (node.op != Op::Update) {
-      rewriter.copy(id);
-      continue;
-    }
-    const Op of = graph[node.in[0]].op;
-    NodeId base = rewriter[node.in[0]];
-    rewriter.to().set_line(node.line);
-    if (!in_inputs[id] && of != Op::Undef && is_large_box(graph, id) &&
-        (last[node.in[0]] != id || reads_beside(graph, node.in[1], node.in[0], node.attr))) {
-      rewriter.set(id, beside(rewriter, id));
-      continue;
-    }
-    if (!is_memory(graph, node.in[0], in_inputs[id]) || last[node.in[0]] != id)
-      base = rewriter.to().fresh_copy(base, graph.layout(id).strides);
-    rewriter.set(id, rewriter.to().update(base, rewriter[node.in[1]], graph.maps[node.attr]));
-  }
-  return rewriter.finish();
+  return InPlace(graph).run();
 }
 
 }  // namespace fastjit::plan

@@ -109,12 +109,23 @@ struct NumberTest {
   bool answer() const;  // of the recorded call
 };
 
-/// What Python code read out of a tensor: the recorded path is for these values only.
+/// What Python code read of a tensor: the recorded path is for these values only.
 struct ValueGuard {
+  enum class Of : uint8_t {
+    Elements,
+    Sizes,     // all of them
+    FewSizes,  // of each whether it is 0, 1 or more
+    IsAtMost,  // whether the size of `dim` is at most `limit`
+  };
   std::string label;  // "b at model.py:9"
   ir::DType dtype;
   bool is_list;                    // of tolist()
   std::vector<uint64_t> expected;  // per element: see value_bits
+  Of of = Of::Elements;
+  int64_t dim = 0, limit = 0;
+
+  /// What it would be of a tensor of these sizes; not for Of::Elements.
+  void read(c10::IntArrayRef sizes, std::vector<uint64_t>& into) const;
 };
 
 /// An element of a tensor as 64 bits: of the double, or of the integer. Two elements of one type are the same number

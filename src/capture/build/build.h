@@ -335,12 +335,12 @@ class GraphBuilder {
   ir::NodeId lifted_on_host(const Use& made, const Event& event);
   ir::NodeId on_host(ir::NodeId node, c10::ScalarType dtype);
   ir::NodeId on_device(ir::NodeId number);
-  ir::NodeId sizes_on_host(const Event& event, ir::NodeId sizes);
   ir::NodeId compared_on_host(const NumberTest& test);
   // read_values.cpp
   void guard(uint32_t step);
   void settle_sizes(const Use& use);
-  ir::NodeId sizes_of(const Action& step);
+  void guard_sizes(const Event& event);
+  void add_guard(const Event& event, ir::NodeId node, ValueGuard asked);
   ir::NodeId tested(uint32_t step);
   ir::NodeId answer_to(const NumberTest& test);  // kNoNode: nothing that it asks of is found out as the program runs
   bool is_exact(ir::NodeId node);
@@ -509,6 +509,7 @@ class GraphBuilder {
   std::set<uint32_t> viewed_;   // results' bases
   std::vector<char> exact_;     // per node: 0 not known yet, 1 exact, 2 not; see is_exact
   std::set<ir::NodeId> guarded_;
+  std::set<std::tuple<ir::NodeId, ValueGuard::Of, int64_t, int64_t>> sizes_guarded_;
   size_t values_ = 0;                    // that guards compare
   std::vector<ir::NodeId> first_nodes_;  // per step, and at their end: how many nodes there were before
 };

@@ -41,19 +41,6 @@ ir::NodeId GraphBuilder::on_device(ir::NodeId number) {
   return it->second;
 }
 
-// What is asked of the sizes of a tensor, as in sizes_of(): torch gives these on the CPU.
-ir::NodeId GraphBuilder::sizes_on_host(const Event& event, ir::NodeId sizes) {
-  const auto number = [](int64_t value) { return Extra{ir::kNoNode, {}, value}; };
-  if (event.name == kSlice) {
-    const ir::NodeId size = run("aten::select", "int", {{sizes}, number(0), number(event.args[1].constant.toInt())},
-                                TensorMeta{at::kLong, {}, {}});
-    return run("aten::le", "Scalar", {{size}, number(event.args[2].constant.toInt())}, TensorMeta{at::kBool, {}, {}});
-  }
-  if (event.name != kFew) return sizes;
-  const std::vector<int64_t> rank = ir::hints(graph_.sizes(sizes));
-  return run("aten::clamp_max", "", {{sizes}, number(kMany)}, TensorMeta{at::kLong, rank, ir::row_major(rank)});
-}
-
 // The answer to what Python asks of numbers of which the program computes one; kNoNode: it computes none.
 ir::NodeId GraphBuilder::compared_on_host(const NumberTest& test) {
   using support::Test;

@@ -99,6 +99,12 @@ uint64_t value_bits(const void* element, ir::DType dtype) {
   return 0;
 }
 
+void ValueGuard::read(c10::IntArrayRef sizes, std::vector<uint64_t>& into) const {
+  if (of == Of::IsAtMost) return into.push_back(sizes[static_cast<size_t>(dim)] <= limit);
+  for (const int64_t size : sizes)
+    into.push_back(static_cast<uint64_t>(of == Of::FewSizes ? std::min(size, kMany) : size));
+}
+
 std::string label_of(const Trace& trace, const Event& event) { return label_of(event, trace.lines[event.line]); }
 
 // Backwards from each read, by storage: a step that makes or writes memory which the value depends on. Which element
@@ -154,22 +160,34 @@ ir::NodeId GraphBuilder::tested(uint32_t index) {
   return graph_.result(external, 0, ir::DType::Bool, {});
 }
 
-// As a tensor: torch's own, of a tensor that torch made.
-ir::NodeId GraphBuilder::sizes_of(const Action& step) {
-  const Event& event = trace_.events[step.event];
-  if (const ir::NodeId mask = mask_of(event); mask != ir::kNoNode) return is_at_most(event, mask);
-  const auto rank = static_cast<int64_t>(event.args[0].uses[0].meta->sizes.size());
-  const ir::NodeId sizes =
-      run("aten::_shape_as_tensor", "", {{operand(event.args[0].uses[0], event)}}, TensorMeta{at::kLong, {rank}, {1}});
-  if (trace_.device.is_cuda()) return sizes_on_host(event, sizes);
-  if (event.name == kSlice) {
-    const int64_t dim = event.args[1].constant.toInt(), stop = event.args[2].constant.toInt();
-    ir::IndexMap map{{ir::Affine{dim, {}}}};
-    const ir::NodeId size = graph_.view(sizes, std::move(map), {});
-    return graph_.pointwise(ir::Op::Le, {size, graph_.constant_int(ir::DType::I64, stop)});
+// What is asked of the sizes of a tensor that torch made: no step computes it.
+void GraphBuilder::guard_sizes(const Event& event) {
+  using Of = ValueGuard::Of;
+  const Use& use = event.args[0].uses[0];
+  ValueGuard asked{label_of(trace_, event), ir::DType::I64, true, expected_of(event)};
+  asked.of = event.name == kSlice ? Of::IsAtMost : event.name == kFew ? Of::FewSizes : Of::Sizes;
+  if (asked.of == Of::IsAtMost) {
+    asked.dtype = ir::DType::Bool;
+    asked.is_list = false;
+    asked.dim = event.args[1].constant.toInt();
+    asked.limit = event.args[2].constant.toInt();
   }
-  if (event.name != kFew) return sizes;
-  return graph_.pointwise(ir::Op::Min, {sizes, graph_.constant_int(ir::DType::I64, kMany)});
+  const ir::NodeId node = operand(use, event);
+  if (sizes_guarded_.insert({node, asked.of, asked.dim, asked.limit}).second) add_guard(event, node, std::move(asked));
+  if (event.name == kSizeRead) settle_sizes(use);
+}
+
+void GraphBuilder::add_guard(const Event& event, ir::NodeId node, ValueGuard asked) {
+  if (!event.of_constants && !has_few_answers(event) && values_++ == trace_.max_values)
+    unsound("value limit (" + std::to_string(trace_.max_values) + ") reached: " + asked.label);
+  ir::ExternAttr attr;
+  attr.kind = ir::ExternKind::Guard;
+  attr.call = static_cast<uint32_t>(capture.guards.size());
+  attr.name = asked.label;
+  attr.operands = {node};
+  attr.outputs = 0;
+  graph_.external(std::move(attr));
+  capture.guards.push_back(std::move(asked));
 }
 
 ir::NodeId GraphBuilder::answer_to(const NumberTest& test) {
@@ -210,11 +228,13 @@ void GraphBuilder::guard(uint32_t index) {
   const Action& step = analysis_.steps[index];
   const Event& event = trace_.events[step.event];
   const std::string label = label_of(trace_, event);
+  const ir::NodeId mask = is_size(event) ? mask_of(event) : ir::kNoNode;
+  if (is_size(event) && mask == ir::kNoNode) return guard_sizes(event);
   ir::NodeId node = ir::kNoNode;
   if (event.facts.effect == Effect::Test) {
     node = tested(index);
-  } else if (is_size(event)) {
-    node = sizes_of(step);
+  } else if (mask != ir::kNoNode) {
+    node = is_at_most(event, mask);
   } else if (event.name == kTest) {
     node = answer_to(trace_.tests.at(step.event));
     if (node == ir::kNoNode) return;  // of values that are guarded themselves
@@ -237,21 +257,11 @@ void GraphBuilder::guard(uint32_t index) {
     return;
   }
   if (graph_[node].op == ir::Op::Const || !guarded_.insert(node).second) return;
-  if (!event.of_constants && !has_few_answers(event) && values_++ == trace_.max_values)
-    unsound("value limit (" + std::to_string(trace_.max_values) + ") reached: " + label);
   const bool is_there = event.facts.effect == Effect::Test || event.name == kTest || is_size(event);
   if (trace_.device.is_cuda() && !is_there)
     node = on_host(node, event.name == "aten::is_nonzero" ? at::kBool : to_torch(graph_[node].dtype));
-  ir::ExternAttr attr;
-  attr.kind = ir::ExternKind::Guard;
-  attr.call = static_cast<uint32_t>(capture.guards.size());
-  attr.name = label;
-  attr.operands = {node};
-  attr.outputs = 0;
-  graph_.external(std::move(attr));
   const bool is_list = !event.op && graph_[node].rank > 0;
-  capture.guards.push_back({label, graph_[node].dtype, is_list, expected_of(event)});
-  if (event.name == kSizeRead) settle_sizes(event.args[0].uses[0]);
+  add_guard(event, node, {label, graph_[node].dtype, is_list, expected_of(event)});
 }
 
 // When a value is another one than recorded, the call starts again: what ran by then is undone, which is known how to

@@ -217,14 +217,19 @@ class Run {
   }
 
   bool holds(const plan::GuardStep& guard, ValueCheck& check) {
-    const ir::DType dtype = slot(guard.slot).dtype;
-    const char* place = address({guard.slot, guard.offset});
+    const capture::ValueGuard& asked = check.expected[guard.guard];
     std::vector<uint64_t>& seen = check.seen;
     seen.clear();
+    if (asked.of != capture::ValueGuard::Of::Elements) {
+      asked.read(tensor(guard.slot).sizes(), seen);
+      return seen == asked.expected;
+    }
+    const ir::DType dtype = slot(guard.slot).dtype;
+    const char* place = address({guard.slot, guard.offset});
     capture::for_each_element(guard.sizes, guard.strides, [&](int64_t offset) {
       seen.push_back(capture::value_bits(place + offset * ir::size_of(dtype), dtype));
     });
-    return seen == check.expected[guard.guard].expected;
+    return seen == asked.expected;
   }
 
   // Lists in a template are shared between calls: each call fills a copy.
