@@ -10,6 +10,7 @@
 #include "dispatch/learn/recording.h"
 #include "dispatch/learn/refuse.h"
 #include "dispatch/run/pool.h"
+#include "pass/constants.h"
 #include "pass/recompute.h"
 #include "runtime/fork_gate.h"
 #include "support/beside.h"
@@ -107,6 +108,24 @@ void make_checkpoints_again(capture::Capture& captured) {
   captured.graph = pass::recompute(captured.graph, captured.checkpoints);
 }
 
+// Of a call that does not go back: what the second half keeps is eager's.
+void fold_constants(const Recording& recording, Pending& pending) {
+  const capture::Capture& captured = recording.captured_graph;
+  std::vector<bool> constant(captured.inputs.size(), false);
+  std::vector<at::Tensor> tensors(captured.inputs.size());
+  for (size_t i = 0; i < captured.inputs.size(); ++i) {
+    if (captured.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
+    const at::Tensor& tensor = unpack(captured.captured[captured.inputs[i].index]);
+    constant[i] = std::ranges::any_of(captured.constants, [&](const at::Tensor& one) { return one.is_same(tensor); });
+    if (constant[i]) tensors[i] = tensor;
+  }
+  auto parts = pass::fold_constants(pending.compilation->captured, constant);
+  if (!parts) return;
+  pending.compilation->captured = std::move(parts->rest);
+  pending.constants = pending.compilation->like(std::move(parts->part));
+  pending.constant_inputs = std::move(tensors);
+}
+
 std::shared_ptr<Pending> begin(Recording& recording) {
   Variant& variant = *recording.variant;
   pool_expire();
@@ -121,7 +140,10 @@ std::shared_ptr<Pending> begin(Recording& recording) {
       };
   const std::shared_ptr<Pending> pending =
       begin(recording.function, variant, device, std::move(recording.captured_graph.graph));
-  if (way.way) pending->compilation->context.channels_last = false;  // chosen for both ways
+  if (way.way)
+    pending->compilation->context.channels_last = false;  // chosen for both ways
+  else if (device.is_cpu())
+    fold_constants(recording, *pending);
   pending->executable = std::make_unique<Executable>();
   pending->executable->calls = std::move(recording.captured_graph.calls);
   pending->executable->numbers = std::move(recording.captured_graph.numbers);
@@ -137,19 +159,26 @@ std::shared_ptr<Pending> begin(Recording& recording) {
   return pending;
 }
 
-// An error of the way back is one of the call's.
-void make_ahead(const WayBack& back, Compilation& compilation) noexcept {
+// All that the variant needs. An error of one part is one of the call's.
+void make_all(Compilation& compilation, Compilation* constants, const WayBack* back,
+              Compilation::Place place) noexcept {
+  compilation.make(place);
+  if (!compilation.made || compilation.made->error) return;
   try {
-    back.make_ahead();
+    if (constants) {
+      constants->make(place);
+      if (!constants->made) throw std::bad_alloc();
+      if (constants->made->error) std::rethrow_exception(constants->made->error);
+    }
+    if (back) back->make_ahead();
   } catch (...) {
     compilation.made->error = std::current_exception();
   }
 }
 
 void make_in_background(Pending& pending) {
-  const auto make = [compilation = pending.compilation, back = pending.back] {
-    compilation->make(Compilation::Place::Background);
-    if (back && compilation->made && !compilation->made->error) make_ahead(*back, *compilation);
+  const auto make = [compilation = pending.compilation, constants = pending.constants, back = pending.back] {
+    make_all(*compilation, constants.get(), back.get(), Compilation::Place::Background);
   };
   pending.job = std::make_shared<runtime::BackgroundJob>(make);
   runtime::run_in_background(pending.job);
@@ -158,7 +187,6 @@ void make_in_background(Pending& pending) {
 // What the program is made of beside the calls of torch's, which stay as they are.
 void take(Function& function, Variant& variant, Executable& executable, Compilation::Made& made) {
   Origins origins{};
-  variant.inspection.keys.clear();
   for (const runtime::KernelResult& result : made.kernels) {
     ++origins[static_cast<size_t>(result.source)];
     variant.inspection.keys.push_back(result.key);
@@ -168,6 +196,26 @@ void take(Function& function, Variant& variant, Executable& executable, Compilat
   function.stats.disk_hits += origins[static_cast<size_t>(runtime::Source::Disk)];
   function.stats.memory_hits += origins[static_cast<size_t>(runtime::Source::Memory)];
   log_origins(function, variant, origins, made.ms);
+}
+
+// Runs the program of what is the same in every call. The tensors that it makes are found as the call's constants are.
+void add_constants(Function& function, Variant& variant, const Pending& pending) {
+  Executable once;
+  take(function, variant, once, *pending.constants->made);
+  once.prepare();
+  std::vector<const at::Tensor*> inputs;
+  for (const at::Tensor& tensor : pending.constant_inputs) inputs.push_back(&tensor);
+  const c10::InferenceMode plain(false);
+  Tensors made;
+  run(once, once.program, inputs.data(), nullptr, made);
+  const std::vector<ir::InputInfo>& names = pending.compilation->captured.inputs;
+  for (at::Tensor& tensor : made) {
+    const auto object = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
+    const auto place = static_cast<uint32_t>(variant.guards.captured.size());
+    variant.guards.captured.add(object.ptr(), names[variant.program.inputs.size()].name);
+    variant.guards.held.push_back(std::move(tensor));  // which keeps its object
+    variant.program.inputs.push_back({capture::InputSource::Kind::Captured, place});
+  }
 }
 
 // Once the program is whole.
@@ -252,7 +300,9 @@ void install(Function& function, Variant& variant, Pending& pending) {
   if (made.error) std::rethrow_exception(made.error);
   const auto start = std::chrono::steady_clock::now();
   Executable& executable = *pending.executable;
+  variant.inspection.keys.clear();
   take(function, variant, executable, made);
+  if (pending.constants) add_constants(function, variant, pending);
   if (pending.compilation->target.kind == backend::Target::Kind::Cuda) {
     variant.program.device = pending.device.index();
     executable.load_on_cuda(pending.device.index());
@@ -270,8 +320,7 @@ void compile(Recording& recording) {
   const std::shared_ptr<Pending> pending = begin(recording);
   {
     const pybind11::gil_scoped_release release;
-    pending->compilation->make(Compilation::Place::Here);
-    if (pending->back && pending->compilation->made) make_ahead(*pending->back, *pending->compilation);
+    make_all(*pending->compilation, pending->constants.get(), pending->back.get(), Compilation::Place::Here);
   }
   install(recording.function, *recording.variant, *pending);
 }
@@ -299,6 +348,7 @@ void plan_anew(Function& function, Variant& variant) {
   const std::unique_ptr<Compilation::Made>& made = anew->compilation->made;
   sized.settle_plan(std::move(anew->sizes));
   if (!made || made->error || made->graph.symbols->guards() != sized.guards()) return;
+  variant.inspection.keys.clear();
   take(function, variant, *variant.program.executable, *made);
   finish(variant, *variant.program.executable, *anew->compilation);
   function.stats.compile_ms += made->ms;

@@ -53,8 +53,10 @@ bool takes_any_trip(const Function& function, const capture::Capture& captured);
 /// A variant between its recording and its program. Only touched under the GIL.
 struct Pending {
   std::shared_ptr<Compilation> compilation;
-  std::unique_ptr<Executable> executable;  // what the recording gave of it
-  std::shared_ptr<WayBack> back;           // of a call with gradients
+  std::shared_ptr<Compilation> constants;   // a program that runs once: its results are the last inputs; null: none
+  std::vector<at::Tensor> constant_inputs;  // what it is given: per input of its graph, those that it reads
+  std::unique_ptr<Executable> executable;   // what the recording gave of it
+  std::shared_ptr<WayBack> back;            // of a call with gradients
   std::vector<capture::ValueGuard> values;
   c10::Device device{c10::kCPU};
   std::shared_ptr<runtime::BackgroundJob> job;
