@@ -33,6 +33,13 @@ struct Stream {
 /// wherever the chain began.
 using Window = std::array<uint64_t, 8>;
 
+/// At how many points a value is computed if it is not stored, and in how many places: as it is, and through each view.
+struct Spread {
+  int64_t direct = 0, viewed = 0;  // points
+  uint32_t places = 0;             // views
+  int64_t points() const { return direct + viewed; }
+};
+
 template <class T>
 void make_set(std::vector<T>& items) {
   std::sort(items.begin(), items.end());
@@ -47,6 +54,7 @@ class Chooser {
         costs_(costs),
         anchors_(graph.nodes.size(), ir::kNoNode),
         many_(graph.nodes.size(), false),
+        spread_(graph.nodes.size()),
         streams_(graph.nodes.size()),
         cones_(graph.nodes.size()),
         windows_(graph.nodes.size()) {
@@ -59,6 +67,7 @@ class Chooser {
   Choice run() {
     mark_parts();
     find_anchors();
+    find_spread();
     for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id)
       if (live_[id]) visit(id);
     return std::move(out_);
@@ -67,6 +76,9 @@ class Chooser {
  private:
   void mark_parts();
   void find_anchors();
+  void find_spread();
+  bool is_spread(ir::NodeId id) const;
+  int64_t cost_again(ir::NodeId id) const;
   void read_by(ir::NodeId value, ir::NodeId kernel);
   void visit(ir::NodeId id);
   void settle(ir::NodeId id);
@@ -91,8 +103,9 @@ class Chooser {
   const std::vector<bool>& live_;
   const Costs& costs_;
   Choice out_;
-  std::vector<ir::NodeId> anchors_;           // the one value in memory, or call, that reads this
-  std::vector<bool> many_;                    // several do
+  std::vector<ir::NodeId> anchors_;  // the one value in memory, or call, that reads this
+  std::vector<bool> many_;           // several do
+  std::vector<Spread> spread_;
   std::vector<std::vector<Stream>> streams_;  // loads that computing it takes, sorted
   std::vector<std::vector<Key>> cones_;       // operations and views that computing it takes, sorted
   std::vector<Window> windows_;               // hashes of the last operations below it, whatever is stored
@@ -129,6 +142,42 @@ void Chooser::find_anchors() {
     for (const ir::NodeId in : graph_.operands(id))
       if (in != ir::kNoNode) read_by(in, anchors_[id]);
   }
+}
+
+void Chooser::find_spread() {
+  for (ir::NodeId id = static_cast<ir::NodeId>(graph_.nodes.size()); id-- > 0;) {
+    if (!live_[id]) continue;
+    const Spread& own = spread_[id];
+    for (const ir::NodeId in : graph_.operands(id)) {
+      if (in == ir::kNoNode) continue;
+      Spread& read = spread_[in];
+      if (ir::is_view(graph_[id].op)) {
+        read.viewed += own.points();
+        read.places += own.places + (own.direct > 0);
+      } else {
+        const bool is_again = ir::is_pointwise(graph_[id].op) && !in_memory(id);
+        read.direct = std::max({read.direct, points(id), is_again ? own.points() : 0});
+      }
+    }
+  }
+}
+
+/// In picoseconds, at each of its points.
+int64_t Chooser::cost_again(ir::NodeId id) const {
+  int64_t again = 0;
+  for (const Key& key : cones_[id])
+    again += costs_.compute(work_of(graph_[key.node].op)) * std::min(points(id), points(key.node));
+  return again;
+}
+
+/// A kernel computes what it reads in one place where it needs it, which costs no launch and hardly a longer text.
+bool Chooser::is_spread(ir::NodeId id) const {
+  constexpr uint32_t kPlaces = 4;
+  const Spread& spread = spread_[id];
+  const int64_t own = points(id);
+  if (own == 0 || spread.places < kPlaces || !costs_.is_spread(own, spread.viewed / spread.places)) return false;
+  const int64_t stored = costs_.write(bytes(id)) + costs_.read(bytes(id)) + costs_.launch;
+  return cost_again(id) * (spread.viewed / own) > stored;
 }
 
 /// Of the node without its operands.
@@ -236,7 +285,8 @@ ir::NodeId Chooser::place_to_cut(ir::NodeId id) const {
 
 Why Chooser::verdict(ir::NodeId id) const {
   const int64_t points = this->points(id);
-  if (!many_[id] || points == 0) return Why::Free;
+  if (points == 0) return Why::Free;
+  if (!many_[id]) return is_spread(id) ? Why::Spread : Why::Free;
   int64_t read = 0, left = 0;
   ir::NodeId last = ir::kNoNode;
   for (const Stream& stream : streams_[id]) {
@@ -246,10 +296,7 @@ Why Chooser::verdict(ir::NodeId id) const {
     left -= std::min(stream.points, left);
   }
   if (costs_.reads_more(read, points)) return Why::Join;
-  int64_t again = 0;
-  for (const Key& key : cones_[id])
-    again += costs_.compute(work_of(graph_[key.node].op)) * std::min(points, this->points(key.node));
-  const bool dear = again > costs_.write(bytes(id)) + costs_.read(bytes(id)) + costs_.launch;
+  const bool dear = cost_again(id) > costs_.write(bytes(id)) + costs_.read(bytes(id)) + costs_.launch;
   return dear ? Why::Dear : Why::Again;
 }
 
@@ -267,6 +314,8 @@ std::string_view text(Why why) {
       return "stored: it joins values that several kernels would have to read again";
     case Why::Dear:
       return "stored: several kernels read it, and computing it again costs more than reading it";
+    case Why::Spread:
+      return "stored: it is read in several places, each broadcast to many more points than it has";
     case Why::Long:
       return "stored: one kernel holds no more of the long chain that it stands in";
   }

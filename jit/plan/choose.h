@@ -17,6 +17,7 @@ enum class Why : uint8_t {
   Needed,  // the caller, a call or a reduction needs it there
   Join,    // several kernels want it, and computing it again would read more than its own size
   Dear,    // several kernels want it, and computing it again costs more than storing and reading it
+  Spread,  // one kernel wants it in several places, each broadcast to many points, and that costs more
   Long,    // what it is computed from is as much as one kernel holds
 };
 std::string_view text(Why why);
