@@ -27,6 +27,7 @@ std::shared_ptr<Symbols> Symbols::at_sizes(std::span<const int64_t> sizes) const
         break;
     }
   }
+  std::ranges::transform(known_positive_, out->known_positive_.begin(), moved);
   out->known_atoms_.clear();
   for (const auto& [made_by, atom] : known_atoms_)
     out->known_atoms_.emplace(Question{made_by.kind, moved(made_by.a), moved(made_by.b)}, atom);

@@ -73,6 +73,25 @@ Dim Symbols::add(int64_t value, std::string name) {
   return intern({{1, {static_cast<uint32_t>(atoms_.size() - 1)}}});
 }
 
+Dim Symbols::add_late(int64_t value, std::string name) {
+  late_from_ = std::min(late_from_, names_.size());
+  return add(value, std::move(name));
+}
+
+uint64_t Symbols::late_in(Dim dim) const {
+  if (!dim.is_symbolic() || late_count() == 0) return 0;
+  uint64_t late = 0;
+  for (const Term& term : sums_[dim.expr()])
+    for (const uint32_t which : term.atoms) {
+      const Atom& atom = atoms_[which];
+      if (atom.kind != AtomKind::Symbol)
+        late |= late_in(atom.a) | late_in(atom.b);
+      else if (atom.symbol >= late_from_)
+        late |= uint64_t{1} << (atom.symbol - late_from_);
+    }
+  return late;
+}
+
 Symbols::Sum Symbols::sum_of(Dim dim) const {
   if (dim.is_symbolic()) return sums_[dim.expr()];
   return dim.hint() == 0 ? Sum{} : Sum{{dim.hint(), {}}};
@@ -241,8 +260,8 @@ Dim Symbols::make_new(Kind kind, Dim a, Dim b) {
     case Kind::Min:
     case Kind::Max: {
       const bool is_min = kind == Kind::Min;
-      if (least(sum_of(b - a)) >= 0) return is_min ? a : b;
-      if (least(sum_of(a - b)) >= 0) return is_min ? b : a;
+      if (is_at_least(b - a, 0)) return is_min ? a : b;
+      if (is_at_least(a - b, 0)) return is_min ? b : a;
       return atom(is_min ? AtomKind::Min : AtomKind::Max, a, b,
                   is_min ? std::min(a.hint(), b.hint()) : std::max(a.hint(), b.hint()));
     }
@@ -261,6 +280,18 @@ bool Symbols::is_proven(Kind kind, Dim difference, bool holds) const {
   return kind == Kind::Equal ? !holds && (least(sum) > 0 || least(opposite) > 0)
          : holds             ? least(opposite) > 0
                              : least(sum) >= 0;
+}
+
+bool Symbols::is_at_least(Dim dim, int64_t bound) {
+  if (least(sum_of(dim)) >= bound) return true;
+  return std::ranges::any_of(known_positive_, [&](Dim known) { return least(sum_of(dim - known)) >= bound; });
+}
+
+// Whether what is known from elsewhere tells the answer.
+bool Symbols::is_known(Kind kind, Dim difference, bool holds) {
+  if (known_positive_.empty()) return false;
+  if (kind == Kind::Equal) return !holds && (is_at_least(difference, 1) || is_at_least(-difference, 1));
+  return holds ? is_at_least(-difference, 1) : is_at_least(difference, 0);
 }
 
 // With atoms in place of those that guards say to be equal to them.
@@ -324,6 +355,7 @@ bool Symbols::ask(Kind kind, Dim a, Dim b) {
   found->second = holds;
   const Dim difference = a - b;
   if (!difference.is_symbolic() || is_proven(kind, difference, holds)) return holds;
+  if (is_known(kind, difference, holds)) return holds;
   if (follows(kind, difference, holds)) {
     asked_.erase({kind, a, b});  // elsewhere it may be a guard
     return holds;

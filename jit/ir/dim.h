@@ -3,6 +3,7 @@
 // inputs that the number follows from. Code that plans computes with the number of the call that is recorded; whatever
 // it asks of an expression (is it 1, which of two is larger) is kept as a guard on the answer, unless it is so for all
 // sizes. So what was decided for one size is right for every size that the guards let in.
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <concepts>
@@ -81,15 +82,27 @@ struct SizeCode {
   struct Check {
     uint32_t place;  // register
     Is is;
+    uint64_t late = 0;  // the late symbols that it hangs on, as bits
   };
   uint32_t symbols = 0;
+  uint32_t given = 0;  // symbols that are there when a run begins: it finds the others, the late ones
   std::vector<Instr> code;
+  size_t late_code = 0;  // instructions from here on hang on late symbols
   std::vector<Check> checks;
   std::vector<uint32_t> place;  // per expression id that was asked for: its register
 
   size_t registers() const { return symbols + code.size(); }
-  /// Fills in the registers behind the symbols. False: a guard fails, or a number is beyond 64 bits.
+  bool has_late() const { return given < symbols; }
+  bool is_late(uint32_t at) const { return at >= symbols ? at - symbols >= late_code : at >= given; }
+  /// Fills in the registers behind the symbols, but for what hangs on late ones. False: a guard fails, or a number is
+  /// beyond 64 bits.
   bool run(int64_t* registers) const noexcept;
+  /// The rest. Guards are asked of the late symbols that are `known`, as bits; in place of others any size stands.
+  bool run_late(int64_t* registers, uint64_t known) const noexcept;
+
+ private:
+  bool run(int64_t* registers, size_t begin, size_t end, bool is_late) const noexcept;
+  bool holds(const int64_t* registers, const Check& check) const noexcept;
 };
 
 /// The symbols of one program, the expressions over them, and what was asked of these.
@@ -101,6 +114,12 @@ class Symbols {
   Symbols();
   /// A new one, of kLeast or more; `name` is for people.
   Dim add(int64_t value, std::string name);
+  /// One that a run finds on its way, a size that depends on data. Others are not added behind it.
+  Dim add_late(int64_t value, std::string name);
+  static constexpr size_t kMostLate = 64;
+  size_t late_count() const { return names_.size() - std::min(names_.size(), late_from_); }
+  /// The late symbols that an expression hangs on, as bits.
+  uint64_t late_in(Dim dim) const;
   size_t size() const { return names_.size(); }
   bool empty() const { return names_.empty(); }
   const std::string& name(size_t symbol) const { return names_[symbol]; }
@@ -113,6 +132,8 @@ class Symbols {
     supposed_ = dim;
     supposed_least_ = least;
   }
+  /// Something else sees to it that `dim` is never negative: no guard is kept where that tells the answer.
+  void know(Dim dim) { known_positive_.push_back(dim); }
   /// What is asked from now on is asked at this place, a number of the caller's.
   void at(uint32_t place) { place_ = place; }
   /// Those that a guard fixes, and where that was asked first.
@@ -197,6 +218,8 @@ class Symbols {
   bool ask(Kind kind, Dim a, Dim b);
   bool is_proven(Kind kind, Dim difference, bool holds) const;
   bool follows(Kind kind, Dim difference, bool holds);
+  bool is_known(Kind kind, Dim difference, bool holds);
+  bool is_at_least(Dim dim, int64_t bound);
   Dim with_equal(Dim dim);
   void note_equal(const Sum& difference);
   Sum sum_of(Dim dim) const;
@@ -228,6 +251,8 @@ class Symbols {
   std::vector<Guard> guards_;
   uint32_t place_ = 0;
   std::map<uint32_t, uint32_t> equal_;  // atoms that a guard says to be equal to others
+  size_t late_from_ = SIZE_MAX;
+  std::vector<Dim> known_positive_;
   Dim supposed_;
   int64_t supposed_least_ = 0;
   size_t shared_sums_ = 0, shared_atoms_ = 0;  // of a body's: those of the symbols that it was made of

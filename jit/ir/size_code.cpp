@@ -36,6 +36,37 @@ std::vector<bool> Symbols::needed_for(std::span<const uint32_t> wanted) const {
   return needed;
 }
 
+/// What hangs on late symbols goes to the end; registers follow.
+static void put_late_last(SizeCode& code, uint32_t given) {
+  code.given = given;
+  if (given == code.symbols) {
+    code.late_code = code.code.size();
+    return;
+  }
+  std::vector<uint64_t> late(code.registers(), 0);
+  for (uint32_t symbol = given; symbol < code.symbols; ++symbol) late[symbol] = uint64_t{1} << (symbol - given);
+  for (size_t i = 0; i < code.code.size(); ++i)
+    if (const SizeCode::Instr& instr = code.code[i]; instr.op != SizeCode::Op::Load)
+      late[code.symbols + i] = late[instr.a] | late[instr.b];
+  for (SizeCode::Check& check : code.checks) check.late = late[check.place];
+  code.late_code = static_cast<size_t>(std::count(late.begin() + code.symbols, late.end(), uint64_t{0}));
+  std::vector<uint32_t> moved(code.registers());
+  std::vector<SizeCode::Instr> sorted(code.code.size());
+  size_t early = 0, next_late = code.late_code;
+  for (uint32_t at = 0; at < code.registers(); ++at) {
+    moved[at] = at;
+    if (at < code.symbols) continue;
+    const size_t place = late[at] ? next_late++ : early++;
+    moved[at] = code.symbols + static_cast<uint32_t>(place);
+    SizeCode::Instr instr = code.code[at - code.symbols];
+    if (instr.op != SizeCode::Op::Load) instr.a = moved[instr.a], instr.b = moved[instr.b];
+    sorted[place] = instr;
+  }
+  code.code = std::move(sorted);
+  for (SizeCode::Check& check : code.checks) check.place = moved[check.place];
+  for (uint32_t& place : code.place) place = moved[place];
+}
+
 SizeCode Symbols::code(std::span<const uint32_t> wanted) const {
   using Op = SizeCode::Op;
   constexpr uint32_t kNowhere = 0xFFFFFFFFu;
@@ -92,15 +123,19 @@ SizeCode Symbols::code(std::span<const uint32_t> wanted) const {
                                             : (guard.holds ? Is::Negative : Is::NotNegative);
     out.checks.push_back({out.place[guard.difference], is});
   }
+  put_late_last(out, static_cast<uint32_t>(names_.size() - late_count()));
   return out;
 }
 
-bool SizeCode::run(int64_t* registers) const noexcept {
-  for (uint32_t i = 0; i < symbols; ++i)
-    if (registers[i] < Symbols::kLeast) return false;
-  int64_t* next = registers + symbols;
+bool SizeCode::holds(const int64_t* registers, const Check& check) const noexcept {
+  return ir::holds(check.is, registers[check.place]);
+}
+
+bool SizeCode::run(int64_t* registers, size_t begin, size_t end, bool is_late) const noexcept {
+  int64_t* next = registers + symbols + begin;
   bool overflows = false;
-  for (const Instr& instr : code) {
+  for (size_t i = begin; i < end; ++i) {
+    const Instr& instr = code[i];
     const int64_t a = registers[instr.a], b = registers[instr.b];
     switch (instr.op) {
       case Op::Load:
@@ -113,8 +148,8 @@ bool SizeCode::run(int64_t* registers) const noexcept {
         overflows |= __builtin_mul_overflow(a, b, next);
         break;
       case Op::Div:
-        if (b < 1) return false;  // a guard forbids it
-        *next = a / b;
+        if (b < 1 && !is_late) return false;  // a guard forbids it
+        *next = b < 1 ? 0 : a / b;
         break;
       case Op::Min:
         *next = std::min(a, b);
@@ -125,8 +160,24 @@ bool SizeCode::run(int64_t* registers) const noexcept {
     }
     ++next;
   }
-  bool fails = overflows;
-  for (const Check& check : checks) fails |= !holds(check.is, registers[check.place]);
+  return !overflows;
+}
+
+bool SizeCode::run(int64_t* registers) const noexcept {
+  for (uint32_t i = 0; i < given; ++i)
+    if (registers[i] < Symbols::kLeast) return false;
+  if (!run(registers, 0, late_code, false)) return false;
+  bool fails = false;
+  for (const Check& check : checks) fails |= check.late == 0 && !holds(registers, check);
+  return !fails;
+}
+
+bool SizeCode::run_late(int64_t* registers, uint64_t known) const noexcept {
+  for (uint32_t i = given; i < symbols; ++i)
+    if (registers[i] < Symbols::kLeast) return false;
+  if (!run(registers, late_code, code.size(), true)) return false;
+  bool fails = false;
+  for (const Check& check : checks) fails |= check.late != 0 && (check.late & ~known) == 0 && !holds(registers, check);
   return !fails;
 }
 

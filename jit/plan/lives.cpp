@@ -97,13 +97,15 @@ void Lives::find_cats() {
   }
 }
 
-/// Temporaries that are worth memory of their own beside calls of torch's.
+/// Temporaries that are worth memory of their own beside calls of torch's, and those whose sizes such a call finds: the
+/// arena is there before.
 void Lives::find_large() {
   if (std::ranges::none_of(former_.items(), [&](const Item& item) { return calls_torch(item); })) return;
   for (const auto& [buffer, life] : lives_) {
     if (!is_temp(buffer) || graph_[buffer.node].op == ir::Op::Loop) continue;
     const int64_t bytes = graph_.layout(buffer.node).numel().hint() * ir::size_of(graph_[buffer.node].dtype);
-    if (bytes >= options_.own_bytes) tensors_.insert(buffer);
+    const auto is_late = [&](ir::Dim size) { return graph_.symbols && graph_.symbols->late_in(size) != 0; };
+    if (bytes >= options_.own_bytes || std::ranges::any_of(graph_.sizes(buffer.node), is_late)) tensors_.insert(buffer);
   }
 }
 

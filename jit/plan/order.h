@@ -37,6 +37,7 @@ class Order {
   void add_item();
   void after_readers_of_written(uint32_t call);
   void after_users_of(BufferId older, uint32_t writer);
+  void after_finders();
   void guards_first();
   bool may_store(uint32_t item, const Storage& dest, const Root& root) const;
   void store(const ir::Store& entry);

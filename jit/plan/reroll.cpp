@@ -133,9 +133,12 @@ void Reroller::weigh() {
 std::vector<bool> Reroller::alone(bool with_calls) const {
   std::vector<bool> alone(graph_.nodes.size(), false);
   const std::vector<bool> guarded = pass::decides_guard(graph_);
+  const auto is_late = [&](ir::Dim size) { return graph_.symbols && graph_.symbols->late_in(size) != 0; };
   for (const NodeId id : sequence_.nodes) {
     const ir::Node& node = graph_[id];
-    if (node.op == Op::Contract)
+    if (std::ranges::any_of(graph_.sizes(id), is_late))
+      alone[id] = true;
+    else if (node.op == Op::Contract)
       alone[id] =
           guarded[id] || (!with_calls && (!options_.own_products || !is_matrix_product(graph_.contracts[node.attr])));
     else

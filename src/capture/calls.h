@@ -71,6 +71,12 @@ struct CallTemplate {
   bool with_grad_mode = false;     // it asks for that, and gives more then
   bool by_data{};                  // sizes that depend on data go in or come out: what nobody uses is checked too
   std::vector<bool> data_sized{};  // results whose sizes are what each call finds; empty: none
+  struct Find {
+    uint32_t result;
+    int64_t dim;
+    uint32_t symbol;  // of the graph's, a late one
+  };
+  std::vector<Find> finds{};  // sizes of results that the program is for any of
   struct MadeGenerator {
     uint32_t arg, which;
   };

@@ -117,6 +117,7 @@ struct CallInputs {
   std::vector<at::Generator> generators;  // with adopt_unknown: the call may draw from these and the default one only
   bool constants_are_facts =
       false;  // someone sees to it that data which torch.tensor() copies is the same in every call of the program
+  bool finds_sizes = false;  // sizes that depend on data may be any, which each run finds
   size_t max_values = kMaxValues;
   /// Called with the reason when the recording has passed a limit and has stopped; GIL held.
   std::function<void(const std::string& reason)> on_limit;

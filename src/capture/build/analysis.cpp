@@ -16,9 +16,10 @@ namespace {
 
 class Selector {
  public:
-  Selector(const Trace& trace, const std::vector<Use>& outputs, bool by_torch, const std::set<uint32_t>& whole)
+  Selector(const Trace& trace, const std::vector<Use>& outputs, DataSizes data_sizes, const std::set<uint32_t>& whole)
       : trace_(trace),
-        by_torch_(by_torch),
+        over_masks_(data_sizes == DataSizes::Masked),
+        finds_(data_sizes == DataSizes::Found),
         whole_(whole),
         known_(trace.tensors.size()),
         read_by_(known_.size(), kNone) {
@@ -39,7 +40,7 @@ class Selector {
     }
     goes_back_ = std::ranges::any_of(trace.events, is_backward);
     goes_back_sizeless_ =
-        by_torch && goes_back_ && !trace.goes_back_in_python && goes_back_without_sizes(trace, outputs);
+        !over_masks_ && goes_back_ && !trace.goes_back_in_python && goes_back_without_sizes(trace, outputs);
     for (uint32_t i = 0; i < trace.events.size(); i = std::max(trace.events[i].end, i + 1))
       for (uint32_t child = i; is_backward(trace.events[i]) && child < trace.events[i].end; ++child)
         for (const CallValue& item : trace.events[child].args)
@@ -53,10 +54,10 @@ class Selector {
     support::count_work();
     if (event.name == kContentsRead) return add_contents(index);
     if (event.name == kTest) return add_value(index);
-    if (event.name == kFew && !by_torch_) return;
+    if (event.name == kFew && over_masks_) return;
     if (is_size(event)) {
       const bool is_of_mask = event.name == kSlice && masked_.contains(event.args[0].uses[0].tensor);
-      if (!by_torch_ && !is_of_mask) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
+      if (over_masks_ && !is_of_mask) unsound("a size that depends on data is read at " + trace_.lines[event.line]);
       return add_value(index);
     }
     if (below_ > 0) refuse_below(event);
@@ -66,9 +67,9 @@ class Selector {
     if (makes_lazy(event) && covered(index)) return select_nested(index);
     const Effect effect = event.facts.effect;
     if (effect == Effect::Metadata || shows_contents(event)) return;
-    const bool is_data_sized = by_torch_ && has_data_sizes(index);
+    const bool is_data_sized = !over_masks_ && has_data_sizes(index);
     if (is_data_sized && goes_back_through(index) && !goes_back_sizeless_) depends_on_data(event);
-    if (!by_torch_ && is_masked(event) && gives_list(event)) depends_on_data(event);
+    if (over_masks_ && is_masked(event) && gives_list(event)) depends_on_data(event);
     refuse_exits(event, index, is_data_sized);
     if (event.facts.reads()) return add_value(index);
     if (event.name == "aten::detach_") return;
@@ -107,7 +108,7 @@ class Selector {
 
  private:
   const Trace& trace_;
-  const bool by_torch_;
+  const bool over_masks_, finds_;  // see DataSizes
   const std::set<uint32_t>& whole_;
   std::vector<bool> known_;                       // tensors
   std::vector<uint32_t> read_by_;                 // the event that read the tensor last
@@ -220,7 +221,7 @@ class Selector {
     if (event.facts.effect != Effect::None && event.facts.effect != Effect::Metadata && !is_guarded)
       unsound("a transform or autograd reads a value: " + where(trace_, event));
     // Autograd does with masked elements what was done with them before.
-    if (!by_torch_ && transforms_ == 0 && !trace_.goes_back_in_python) return;
+    if (over_masks_ && transforms_ == 0 && !trace_.goes_back_in_python) return;
     if (transforms_ == 0 && goes_back_sizeless_) return;
     const auto is_sized = [&](const Use& use) { return use.tensor != kNone && trace_.made_dims_of(use.tensor); };
     for (const CallValue& item : event.args)
@@ -257,7 +258,7 @@ class Selector {
     step.reshapes = true;
     const bool is_own =
         event.parent != kNone && event.args[0].uses.size() == 1 && !before_.contains(event.args[0].uses[0].storage);
-    if (!is_own || !step.row || by_torch_ || transforms_ > 0 || event.facts.is(OpFlag::ReachesStorage))
+    if (!is_own || !step.row || !over_masks_ || transforms_ > 0 || event.facts.is(OpFlag::ReachesStorage))
       unsound("shape of a tensor was changed in place: " + where(trace_, event));
     read(step, event);
     steps.push_back(std::move(step));
@@ -280,7 +281,7 @@ class Selector {
     const bool out = has(event.results);
     const bool makes = makes_data_sizes(event), in = has(event.args);
     if ((makes || in) && gives_list(event)) depends_on_data(event);
-    return out || in || makes;
+    return makes || (finds_ ? out && !in : out || in);
   }
 
   // Autograd keeps the sizes of what the operator gives, and its formulas give them to others as ints.
@@ -415,7 +416,7 @@ class Selector {
   // number over them, or divides by their count. Autograd numbers its nodes, and an operator is told what the next one
   // will be. Of other formulas nobody knows where they use the count.
   uint32_t masked_total_behind(const Event& event, const LowerRow* row) {
-    if (by_torch_ || masked_.empty() || below_ == 0 || transforms_ > 0 || trace_.goes_back_in_python) return kNone;
+    if (!over_masks_ || masked_.empty() || below_ == 0 || transforms_ > 0 || trace_.goes_back_in_python) return kNone;
     const uint32_t formula = formula_around(trace_, event);
     if (formula == kNone || trace_.events[formula].node < 0) return kNone;
     if (makers_.empty()) find_makers();
@@ -597,7 +598,7 @@ class Selector {
     const bool has_all =  // its sizes are told
         is_masked_put(event) || event.name == "aten::new_zeros" || event.name == "aten::masked_select_backward" ||
         is_total(event);
-    if (!by_torch_ && !has_all && (is_masked(event) || step.total != kNone))
+    if (over_masks_ && !has_all && (is_masked(event) || step.total != kNone))
       masked_.insert(step.results.begin(), step.results.end());
     if (event.facts.is(OpFlag::Lifts)) {
       step.results = {flat_results(event)[0].tensor};
@@ -693,14 +694,15 @@ void written_past_count(const Trace& trace, const Event& event) {
   unsound("a tensor of which Tensor.data was read is written by " + where(trace, event));
 }
 
-Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch,
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, DataSizes data_sizes,
                       const std::set<uint32_t>& whole) {
   for (const Event& event : trace.events)
     if (event.op && has_library_kernel(event.name, trace.device.is_cuda()))
       unsound("Python code has registered a kernel for " + where(trace, event));
-  Selector selector(trace, outputs, by_torch, whole);
+  Selector selector(trace, outputs, data_sizes, whole);
   for (uint32_t i = 0; i < trace.events.size(); i = trace.events[i].end) selector.select(i);
   Analysis analysis;
+  analysis.data_sizes = data_sizes;
   analysis.steps = std::move(selector.steps);
   drop_unused(trace, analysis.steps, outputs);
   index_tensors(trace, analysis, outputs);

@@ -90,7 +90,7 @@ static void check_counts(const Trace& trace, const Analysis& analysis) {
 
 static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
                          const std::vector<uint32_t>& values, const std::vector<bool>& symbolic,
-                         plan::Numerics numerics, bool by_torch) {
+                         plan::Numerics numerics, DataSizes data_sizes) {
   Capture failed;
   try {
     if (!trace.broken.empty()) unsound(trace.broken);
@@ -103,7 +103,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
     if (!gradients.unsound.empty()) unsound(gradients.unsound);
     std::set<uint32_t> whole;  // see select_steps
     bool may_run_whole = true;
-    Analysis analysis = select_steps(trace, leaves, by_torch, whole);
+    Analysis analysis = select_steps(trace, leaves, data_sizes, whole);
     check_roots(trace, analysis);
     check_leaves(trace, leaves);
     ScalarBindings scalars = bind_scalars(trace, inputs, symbolic);
@@ -124,7 +124,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
         if (whole.empty()) scalars.refuse_all();  // constants may do
         may_run_whole = false;
         whole.clear();
-        analysis = select_steps(trace, leaves, by_torch, whole);
+        analysis = select_steps(trace, leaves, data_sizes, whole);
         continue;
       }
       if (!again.empty()) {
@@ -146,7 +146,7 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
                     [&](uint32_t event) { return whole.contains(event) || !runs_whole(trace, scalars, event); });
       if (may_run_whole && !events.empty()) {
         whole.merge(events);
-        analysis = select_steps(trace, leaves, by_torch, whole);
+        analysis = select_steps(trace, leaves, data_sizes, whole);
         continue;
       }
       scalars.refuse(constant);
@@ -164,43 +164,64 @@ static bool is_told(const Capture& capture, const std::string& why) {
   return std::ranges::find(capture.fixed_sizes, why) != capture.fixed_sizes.end();
 }
 
-// Over the domain of a mask such work is one kernel; what cannot be expressed so, torch runs.
+// The call with sizes that its runs find. Nothing: they cannot.
+static std::optional<Capture> find_sizes(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+                                         const std::vector<uint32_t>& values, const std::vector<bool>& symbolic,
+                                         plan::Numerics numerics) {
+  const bool goes_back = trace.derivative || std::ranges::any_of(trace.events, is_backward);
+  if (!inputs.finds_sizes || goes_back || !trace.device.is_cpu() || !trace.loops.empty()) return std::nullopt;
+  Capture found = try_build(trace, inputs, outputs, values, symbolic, numerics, DataSizes::Found);
+  if (!found.unsound.empty() || narrows(found)) return std::nullopt;
+  if (found.graph.symbols->empty()) found.graph.symbols = nullptr;  // there were none, or one
+  return found;
+}
+
+// What is fixed is a number, and what cannot be expressed so may be with numbers.
+static Capture narrowed(Capture capture, Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
+                        const std::vector<uint32_t>& values, const std::vector<bool>& symbolic,
+                        plan::Numerics numerics) {
+  CallInputs narrower = inputs;
+  if (!capture.unsound.empty()) {
+    narrower.free_sizes.clear();
+    narrower.free_ints.clear();
+    capture.fixed_sizes.push_back("with sizes of the call, " + capture.unsound);
+  }
+  narrower.fixed_strides.resize(inputs.free_sizes.size(), 0);
+  if (capture.unsound.empty())
+    for (const auto& [symbol, place] : capture.graph.symbols->fixed()) {
+      const auto& [argument, dim, is_stride] = capture.symbols[symbol];
+      if (argument == SizeSymbol::kNumber)
+        narrower.free_ints[dim] = false;
+      else if (is_stride)
+        narrower.fixed_strides[argument] |= uint64_t{1} << dim;
+      else
+        narrower.free_sizes[argument] &= ~(uint64_t{1} << dim);
+    }
+  if (std::ranges::all_of(narrower.free_sizes, [](uint64_t mask) { return mask == 0; })) narrower.free_sizes.clear();
+  if (std::ranges::none_of(narrower.free_ints, std::identity{})) narrower.free_ints.clear();
+  Capture narrow = build(trace, narrower, outputs, values, symbolic, numerics);
+  std::erase_if(capture.fixed_sizes, [&](const std::string& why) { return is_told(narrow, why); });
+  narrow.fixed_sizes.insert(narrow.fixed_sizes.begin(), capture.fixed_sizes.begin(), capture.fixed_sizes.end());
+  return narrow;
+}
+
+// Over the domain of a mask such work is one kernel; what cannot be expressed so has sizes that a run finds, or torch
+// runs it.
 Capture build(Trace& trace, const CallInputs& inputs, const std::vector<at::Tensor>& outputs,
               const std::vector<uint32_t>& values, const std::vector<bool>& symbolic, plan::Numerics numerics) {
-  Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, false);
-  if (inputs.for_any_size() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture)))) {
-    CallInputs narrower = inputs;  // what is fixed is a number, and what cannot be expressed so may be with numbers
-    if (!capture.unsound.empty()) {
-      narrower.free_sizes.clear();
-      narrower.free_ints.clear();
-      capture.fixed_sizes.push_back("with sizes of the call, " + capture.unsound);
-    }
-    narrower.fixed_strides.resize(inputs.free_sizes.size(), 0);
-    if (capture.unsound.empty())
-      for (const auto& [symbol, place] : capture.graph.symbols->fixed()) {
-        const auto& [argument, dim, is_stride] = capture.symbols[symbol];
-        if (argument == SizeSymbol::kNumber)
-          narrower.free_ints[dim] = false;
-        else if (is_stride)
-          narrower.fixed_strides[argument] |= uint64_t{1} << dim;
-        else
-          narrower.free_sizes[argument] &= ~(uint64_t{1} << dim);
-      }
-    if (std::ranges::all_of(narrower.free_sizes, [](uint64_t mask) { return mask == 0; })) narrower.free_sizes.clear();
-    if (std::ranges::none_of(narrower.free_ints, std::identity{})) narrower.free_ints.clear();
-    Capture narrow = build(trace, narrower, outputs, values, symbolic, numerics);
-    std::erase_if(capture.fixed_sizes, [&](const std::string& why) { return is_told(narrow, why); });
-    narrow.fixed_sizes.insert(narrow.fixed_sizes.begin(), capture.fixed_sizes.begin(), capture.fixed_sizes.end());
-    return narrow;
-  }
+  Capture capture = try_build(trace, inputs, outputs, values, symbolic, numerics, DataSizes::Masked);
+  const bool has_data_sizes = trace.makes_data_sizes && !inputs.adopt_unknown;
+  if (!capture.unsound.empty() && has_data_sizes)
+    if (auto found = find_sizes(trace, inputs, outputs, values, symbolic, numerics)) return std::move(*found);
+  if (inputs.for_any_size() && (!capture.unsound.empty() || (capture.graph.symbols && narrows(capture))))
+    return narrowed(std::move(capture), trace, inputs, outputs, values, symbolic, numerics);
   if (capture.unsound.empty() && !capture.graph.traced.empty() && !inputs.takes_any_trip(capture)) {
     CallInputs straight = inputs;
     straight.takes_any_trip = nullptr;
     return build(trace, straight, outputs, values, symbolic, numerics);
   }
-  const bool has_data_sizes = trace.makes_data_sizes && !inputs.adopt_unknown;
   if (capture.unsound.empty() || !has_data_sizes) return capture;
-  Capture other = try_build(trace, inputs, outputs, values, symbolic, numerics, true);
+  Capture other = try_build(trace, inputs, outputs, values, symbolic, numerics, DataSizes::ByTorch);
   return other.unsound.empty() ? std::move(other) : std::move(capture);
 }
 
@@ -218,8 +239,8 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
   if (inputs.for_any_size()) way_ = std::make_unique<WaySizes>(trace, inputs, scalars);
   free_sizes();
   place_sizes();
-  if (scope_) way_->set_symbols(capture.symbols);
-  if (!scope_ || !way_->is_gone()) way_.reset();
+  if (scope_ && way_) way_->set_symbols(capture.symbols);
+  if (!scope_ || (way_ && !way_->is_gone())) way_.reset();
   if (way_) bind_sizes();
 }
 

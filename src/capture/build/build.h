@@ -45,12 +45,20 @@ struct Action {
   bool reads_value = false;       // Python gets a value that depends on contents: a guard
   bool exact = false;             // such a value depends on it: computed bit for bit as eager does
   uint32_t total = kNone;   // on the way back from a sum or mean of masked elements: that event, whose count it is told
-  bool data_sized = false;  // sizes that depend on data go in or come out: torch runs it
+  bool data_sized = false;  // sizes that depend on data come out, or with DataSizes::ByTorch go in: torch runs it
   std::vector<uint32_t> reads, writes, results;  // tensors; `results` without those that were arguments
+};
+
+/// What becomes of sizes that depend on data.
+enum class DataSizes : uint8_t {
+  Masked,   // what has them is work over the domain of a mask
+  Found,    // each run finds them, and what has them is work of any size
+  ByTorch,  // torch runs the operators that they go into or come out of, whatever they are
 };
 
 /// What the trace does, before any node is made.
 struct Analysis {
+  DataSizes data_sizes = DataSizes::Masked;
   std::vector<Action> steps;
   std::vector<int64_t> created;       // per tensor: step that made it, -1: argument or captured, kUnknown
   std::vector<int64_t> last_use;      // per tensor: last step that touches it, steps.size() for outputs, -1: none
@@ -64,10 +72,9 @@ struct Analysis {
   static constexpr int64_t kUnknown = -2;
 };
 
-/// Chooses the level of every call. Throws Unsound. `by_torch`: where sizes depend on data torch runs the operators,
-/// whatever the sizes are; else such work must be expressible over the domain of a mask. `whole`: events that torch
-/// runs as they are, since they are given numbers that differ from call to call.
-Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, bool by_torch,
+/// Chooses the level of every call. Throws Unsound. `whole`: events that torch runs as they are, since they are given
+/// numbers that differ from call to call.
+Analysis select_steps(const Trace& trace, const std::vector<Use>& outputs, DataSizes data_sizes,
                       const std::set<uint32_t>& whole);
 
 /// Marks the steps that a value read by Python depends on (read_values.cpp).
@@ -135,7 +142,7 @@ class GraphBuilder {
     ir::NodeId version = ir::kNoNode;  // the base's value that `node` was read from
   };
   // sizes.cpp
-  uint32_t writes_to_parts() const;
+  uint32_t writes_to_parts(bool only_found) const;
   std::string why_none_free(uint32_t writer) const;
   std::string why_not_free(const Source& root, uint32_t writer) const;
   void free_sizes();
@@ -145,6 +152,7 @@ class GraphBuilder {
   std::vector<ir::Layout> layouts_of(const Event& event) const;
   void fix_sizes(const Event& event);
   void fix_sizes_of(uint32_t tensor);
+  void find_sizes(const Use& result, const Event& event, uint32_t which, CallTemplate& call);
   void fix_sizes_read();
   void take_free_arguments();
   std::optional<std::vector<ir::Dim>> known_sizes(const Use& result, const Event& event,
@@ -340,6 +348,7 @@ class GraphBuilder {
   void guard(uint32_t step);
   void settle_sizes(const Use& use);
   void guard_sizes(const Event& event);
+  void know_sizes(const ValueGuard& asked, ir::NodeId node);
   void add_guard(const Event& event, ir::NodeId node, ValueGuard asked);
   ir::NodeId tested(uint32_t step);
   ir::NodeId answer_to(const NumberTest& test);  // kNoNode: nothing that it asks of is found out as the program runs

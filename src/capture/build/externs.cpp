@@ -128,6 +128,8 @@ void GraphBuilder::external(uint32_t index) {
     const Use& use = results[which];
     if (use.tensor == kNone || trace_.root(use.tensor)) continue;
     if (!made.contains(use.tensor) && !writes.contains(use.tensor)) continue;
+    if (step.data_sized && analysis_.data_sizes == DataSizes::Found)
+      find_sizes(use, event, which, capture.calls[graph_.externs[graph_[node].attr].call]);
     const ir::NodeId result = result_node(node, which, use, event);
     set_result(use, result, event, true);
     State& state = states_[use.tensor];
@@ -442,8 +444,8 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
     });
   });
   for (const Use& use : results)
-    made.data_sized.push_back(use.tensor != kNone &&
-                              (trace_.dims_of(use.tensor, step.event) || is_workspace(use, event)));
+    made.data_sized.push_back(use.tensor != kNone && ((step.data_sized && trace_.dims_of(use.tensor, step.event)) ||
+                                                      is_workspace(use, event)));
   if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
   attr.outputs = static_cast<uint32_t>(results.size());

@@ -173,8 +173,17 @@ void GraphBuilder::guard_sizes(const Event& event) {
     asked.limit = event.args[2].constant.toInt();
   }
   const ir::NodeId node = operand(use, event);
+  if (analysis_.data_sizes == DataSizes::Found) know_sizes(asked, node);
   if (sizes_guarded_.insert({node, asked.of, asked.dim, asked.limit}).second) add_guard(event, node, std::move(asked));
   if (event.name == kSizeRead) settle_sizes(use);
+}
+
+// What the guard says need not be asked of the sizes that a run finds.
+void GraphBuilder::know_sizes(const ValueGuard& asked, ir::NodeId node) {
+  if (asked.of == ValueGuard::Of::Sizes) unsound("a size that depends on data is read: " + asked.label);
+  if (asked.of != ValueGuard::Of::IsAtMost) return;
+  const ir::Dim size = graph_.sizes(node)[static_cast<size_t>(asked.dim)];
+  graph_.symbols->know(asked.expected[0] ? ir::Dim(asked.limit) - size : size - asked.limit - 1);
 }
 
 void GraphBuilder::add_guard(const Event& event, ir::NodeId node, ValueGuard asked) {

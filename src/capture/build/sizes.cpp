@@ -8,6 +8,7 @@
 #include "capture/build/build.h"
 #include "capture/build/result_sizes.h"
 #include "capture/build/way_sizes.h"
+#include "capture/record/data_sizes.h"
 #include "ir/strides.h"
 
 namespace fastjit::capture {
@@ -167,8 +168,10 @@ static bool is_view_of_all(std::string_view op) {
 
 // What writes to memory that shares it with parts of it: which these are may depend on sizes. Parts that nothing
 // touches any more once a write comes do not count, nor do those whose writes are updates of a value: they name their
-// regions. kNone: nothing.
-uint32_t GraphBuilder::writes_to_parts() const {
+// regions. `only_found`: sizes of arguments are numbers. kNone: nothing.
+uint32_t GraphBuilder::writes_to_parts(bool only_found) const {
+  std::unordered_set<uint32_t> found;  // storages
+  for (const auto& [tensor, dims] : trace_.data_sized) found.insert(analysis_.storage[tensor]);
   std::vector<std::vector<int64_t>> writes(trace_.storages.size());  // steps
   std::vector<char> is_part(analysis_.storage.size(), 0);
   std::vector<uint32_t> bases(trace_.storages.size(), 0);
@@ -187,6 +190,7 @@ uint32_t GraphBuilder::writes_to_parts() const {
   for (uint32_t tensor = 0; tensor < analysis_.storage.size(); ++tensor) {
     const uint32_t storage = analysis_.storage[tensor];
     if (storage == kNone || writes[storage].empty() || analysis_.parted[storage]) continue;
+    if (only_found && !found.contains(storage)) continue;
     const int64_t maker = analysis_.created[tensor];
     const auto next = std::ranges::upper_bound(writes[storage], maker);
     if (next == writes[storage].end()) continue;
@@ -235,8 +239,12 @@ Dim GraphBuilder::free_stride(const Source& root, uint32_t d, Dim least) {
 
 void GraphBuilder::free_sizes() {
   const std::vector<uint64_t>& free = inputs_.free_sizes;
-  if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; }) && inputs_.free_ints.empty()) return;
-  const uint32_t writer = writes_to_parts();
+  const bool finds = analysis_.data_sizes == DataSizes::Found;
+  if (std::ranges::none_of(free, [](uint64_t mask) { return mask != 0; }) && inputs_.free_ints.empty() && !finds)
+    return;
+  const uint32_t writer = writes_to_parts(false);
+  if (const uint32_t late = finds && writer != kNone ? writes_to_parts(true) : kNone; late != kNone)
+    unsound("a size depends on data" + why_none_free(late));
   graph_.symbols = std::make_shared<ir::Symbols>();
   scope_.emplace(graph_.symbols.get());
   for (const Source& root : trace_.roots) {
@@ -268,9 +276,28 @@ void GraphBuilder::free_sizes() {
     free_.emplace(root.before.tensor, with_layout(meta, std::move(layout)));
   }
   free_ints(writer);
-  if (!graph_.symbols->empty()) return;
+  if (!graph_.symbols->empty() || finds) return;
   scope_.reset();
   graph_.symbols = nullptr;
+}
+
+// A result of an operator that makes sizes of data: those are symbols, of which each run tells the operator's.
+void GraphBuilder::find_sizes(const Use& result, const Event& event, uint32_t which, CallTemplate& call) {
+  const TensorMeta& recorded = result.meta;
+  const uint64_t dims = trace_.made_dims_of(result.tensor);
+  std::vector<Dim> sizes(recorded.sizes.begin(), recorded.sizes.end());
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (!(dims & bit(d)) || recorded.sizes[d] < ir::Symbols::kLeast) continue;
+    if (graph_.symbols->late_count() == ir::Symbols::kMostLate) unsound("too many sizes depend on data");
+    const auto symbol = static_cast<uint32_t>(graph_.symbols->size());
+    sizes[d] = graph_.symbols->add_late(recorded.sizes[d], "size " + std::to_string(d) + " of " + where(trace_, event));
+    call.finds.push_back({which, static_cast<int64_t>(d), symbol});
+  }
+  const auto strides = dense_strides(sizes, recorded);
+  if (!strides) unsound("a size depends on data in memory with gaps, of " + where(trace_, event));
+  State& state = states_[result.tensor];
+  state.meta = with_layout(recorded, {std::move(sizes), *strides});
+  state.known = true;
 }
 
 SharedMeta GraphBuilder::meta_of(const Use& use) const {

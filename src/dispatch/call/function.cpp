@@ -236,6 +236,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   const bool releases_gil = executable.releases_gil || (sized && sizes.is_long());
   Scalars scalars;
   if (!gather_scalars(variant, sizes, numbers, scalars, why)) return nullptr;
+  if (check && sized && sized->has_late()) check->late = sizes.late(scalars.data());
   c10::SmallVector<pybind11::object, 8> held;
   if (releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
@@ -247,7 +248,8 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   // at other sizes calls of torch's.
   std::optional<Undo> undo;
   const Changes& changes = executable.changes;
-  const bool first = changes.any() && (!variant.hits || (sized && sizes.is_new() && changes.undoable_at_first));
+  const bool may_differ = sized && (sizes.is_new() || sized->has_late());
+  const bool first = changes.any() && (!variant.hits || (may_differ && changes.undoable_at_first));
   if (changes.undoable || first) undo.emplace(changes, inputs.data(), device_of(variant), first);
   Tensors outputs;
   bool done = false;

@@ -140,7 +140,7 @@ bool same_values(const std::vector<ValueGuard>& a, const std::vector<ValueGuard>
 
 Values compare_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
                       std::vector<ValueGuard>& path, std::string& why) {
-  ValueCheck check{variant.guards.values, true};
+  ValueCheck check{.expected = variant.guards.values, .guards_only = true};
   if (PyObject* result = run_variant(variant, tensors, numbers, why, &check)) {
     Py_DECREF(result);
     throw std::logic_error("fastjit: a program ran past its last guard");

@@ -126,6 +126,9 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
   inputs.stand_in_file = observe::kStandInFile;
   inputs.adopt_unknown = pure;
+  inputs.finds_sizes = !pure && std::ranges::none_of(recording.function.variants.all(), [](const auto& variant) {
+    return variant->program.sized && variant->program.sized->has_late() && variant->program.sized->failed();
+  });
   constexpr uint32_t kMostRefused = 3;  // each costs a plan, and building the graph again
   if (recording.function.refused_loops < kMostRefused)
     inputs.takes_any_trip = [&function = recording.function](const capture::Capture& captured) {

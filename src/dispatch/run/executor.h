@@ -5,7 +5,9 @@
 #include <c10/util/SmallVector.h>
 
 #include <memory>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/cuda_driver.h"
@@ -73,10 +75,20 @@ using Tensors = c10::SmallVector<at::Tensor, 8>;
 /// capture::kAsMade: as it is.
 void set_view_creation(const at::Tensor& tensor, int8_t creation);
 
+/// Of a program with sizes that its run finds: it becomes the program at these sizes on the way.
+class LateSizes {
+ public:
+  using Found = std::pair<uint32_t, int64_t>;  // the symbol, and what it is
+  virtual ~LateSizes() = default;
+  /// False: the program is not for these.
+  virtual bool take(std::span<const Found> found) = 0;
+};
+
 /// What a program's guards found. It stops at the first value that differs: `seen` are its elements.
 struct ValueCheck {
   const std::vector<capture::ValueGuard>& expected;
-  bool guards_only = false;  // stops after the last guard: nothing has been written by then but what Undo puts back
+  LateSizes* late = nullptr;  // of a program that finds sizes
+  bool guards_only = false;   // stops after the last guard: nothing has been written by then but what Undo puts back
   size_t held = 0;
   std::vector<uint64_t> seen{};
 };

@@ -83,6 +83,7 @@ Sized::Sized(std::span<const SizeOfArgument> symbols, const std::vector<std::pai
 void Sized::set_program(const ir::Symbols& symbols, const plan::Program& base, plan::PlanOptions options,
                         const std::vector<ir::InputInfo>& scalars) {
   options_ = options;
+  base_ = &base;
   guards_ = symbols.guards();
   std::vector<uint32_t> wanted;
   for (const StrideCheck& check : strides_) wanted.push_back(check.expr);
@@ -97,11 +98,41 @@ void Sized::set_program(const ir::Symbols& symbols, const plan::Program& base, p
     scalars_.push_back(scalar.size.is_symbolic() ? code_.place[scalar.size.expr()] : kGiven);
   if (planned_.empty())
     for (const Place& symbol : symbols_) planned_.push_back(symbol.recorded);
+  late_recorded_.clear();
+  for (size_t i = code_.given; i < code_.symbols; ++i) late_recorded_.push_back(symbols.value(i));
   instances_.clear();
-  auto first = std::make_unique<Instance>(Instance{this, base, {}, {}});
-  first->numbers = plan::places_of_sizes(first->program);
-  first->registers.assign(code_.registers(), -1);  // of no call: it is written before it is used
-  instances_.push_back(std::move(first));
+  instances_.push_back(std::make_unique<Instance>(this, base));
+}
+
+Sized::Instance::Instance(const Sized* of, const plan::Program& at)
+    : sized(of),
+      program(at),
+      numbers(plan::places_of_sizes(program)),
+      registers(of->code_.registers(), -1) {}  // of no call: they are written before they are used
+
+// Numbers that hang on sizes not found yet are what they were: no step before that uses them.
+bool Sized::Instance::take(std::span<const Found> found) {
+  bool is_new = false;
+  for (const auto& [symbol, size] : found) {
+    is_new |= registers[symbol] != size;
+    registers[symbol] = size;
+    known |= uint64_t{1} << (symbol - sized->code_.given);
+  }
+  if (!sized->code_.run_late(registers.data(), known)) return false;
+  if (is_new) sized->settle(*this, true);
+  for (size_t i = 0; i < sized->scalars_.size(); ++i)
+    if (const uint32_t place = sized->scalars_[i]; place != kGiven && sized->code_.is_late(place))
+      scalars[i] = static_cast<uint64_t>(registers[place]);
+  return true;
+}
+
+// Gives the program what its registers say; `is_late`: what hangs on late symbols alone has changed.
+void Sized::settle(Instance& instance, bool is_late) const {
+  for (size_t i = 0; i < places_.size(); ++i)
+    if (!is_late || code_.is_late(places_[i])) *instance.numbers[i] = instance.registers[places_[i]];
+  plan::settle_launches(instance.program, options_);
+  plan::settle_trips(instance.program);
+  plan::share_rounds(instance.program, options_);
 }
 
 bool Sized::fits(PyObject* const* tensors, PyObject* const* numbers) const noexcept {
@@ -114,6 +145,7 @@ bool Sized::fits(PyObject* const* tensors, PyObject* const* numbers) const noexc
     is_last &= own[i] == registers[i];
     is_recorded &= own[i] == symbols_[i].recorded;
   }
+  if (failed() && has_late()) return false;
   if (!is_recorded && (failed() || !is_ready)) return false;
   if (!is_ready) return true;
   if (!is_last) {
@@ -134,7 +166,8 @@ std::string Sized::first_failure(PyObject* const* tensors, PyObject* const* numb
   }
   if (!code_.run(registers.data()))
     for (size_t i = 0; i < code_.checks.size(); ++i)
-      if (!ir::holds(code_.checks[i].is, registers[code_.checks[i].place])) return guards_[symbols_.size() + i];
+      if (!code_.checks[i].late && !ir::holds(code_.checks[i].is, registers[code_.checks[i].place]))
+        return guards_[code_.symbols + i];
   return failed() ? why_failed_ : "the strides of a tensor follow from its sizes";
 }
 
@@ -155,32 +188,28 @@ Sized::Lease Sized::take(std::span<const int64_t> sizes) const {
   return take_at(registers.data());
 }
 
-// The symbols are there.
+// The symbols are there, but for late ones.
 Sized::Lease Sized::take_at(int64_t* registers) const {
+  const auto is_free = [](const auto& instance) { return instance->users == 0; };
   const auto known = std::ranges::find_if(instances_, [&](const auto& instance) {
-    return std::equal(registers, registers + symbols_.size(), instance->registers.begin());
+    return std::equal(registers, registers + symbols_.size(), instance->registers.begin()) &&
+           (!has_late() || (instance->registers[code_.given] >= 0 && is_free(instance)));
   });
   if (known != instances_.end()) {
     std::rotate(instances_.begin(), known, known + 1);
     far_calls_ += instances_[0]->is_far;
     return Lease(instances_[0].get());
   }
-  if (!code_.run(registers)) return {};
-  const auto is_free = [](const auto& instance) { return instance->users == 0; };
+  std::ranges::copy(late_recorded_, registers + code_.given);
+  if (!code_.run(registers) || (has_late() && !code_.run_late(registers, 0))) return {};
   auto place = std::find_if(instances_.rbegin(), instances_.rend(), is_free);
   if (instances_.size() < kKept || place == instances_.rend()) {
-    auto made = std::make_unique<Instance>(Instance{this, instances_[0]->program, {}, {}});
-    made->numbers = plan::places_of_sizes(made->program);
-    made->registers.resize(code_.registers());
-    instances_.push_back(std::move(made));
+    instances_.push_back(std::make_unique<Instance>(this, *base_));
     place = instances_.rbegin();
   }
   Instance& instance = **place;
   std::copy_n(registers, code_.registers(), instance.registers.begin());
-  for (size_t i = 0; i < places_.size(); ++i) *instance.numbers[i] = registers[places_[i]];
-  plan::settle_launches(instance.program, options_);
-  plan::settle_trips(instance.program);
-  plan::share_rounds(instance.program, options_);
+  settle(instance, false);
   instance.has_run = false;
   instance.is_long = plan::takes_threads(instance.program);
   instance.is_far = is_far(instance);
@@ -197,6 +226,7 @@ bool Sized::is_far(const Instance& instance) const {
 
 void Sized::settle_plan(std::vector<int64_t> sizes) {
   planned_ = std::move(sizes);
+  planned_.resize(symbols_.size());
   far_calls_ = 0;
   for (const auto& instance : instances_) instance->is_far = is_far(*instance);
 }

@@ -35,16 +35,22 @@ class Sized {
   explicit Sized(std::span<const int64_t> recorded);
   /// The inputs of the program, where they are others than those it was made with.
   void find_inputs(const std::vector<capture::InputSource>& inputs);
-  /// `base` is the program at the recorded sizes.
+  /// `base` is the program at the recorded sizes, which stays where it is.
   void set_program(const ir::Symbols& symbols, const plan::Program& base, plan::PlanOptions options,
                    const std::vector<ir::InputInfo>& scalars);
 
-  /// The program at some sizes.
-  struct Instance {
+  /// The program at some sizes. With late ones it is one run's at a time, which tells it what it finds.
+  struct Instance final : LateSizes {
+    Instance(const Sized* sized, const plan::Program& program);
+    Instance(const Instance&) = delete;
+    bool take(std::span<const Found> found) override;
+
     const Sized* sized;
     plan::Program program;
     std::vector<int64_t*> numbers;   // of the program, to be written
     std::vector<int64_t> registers;  // the symbols first
+    uint64_t known = 0;              // late symbols that the run has found, as bits
+    uint64_t* scalars = nullptr;     // of the run
     int users = 0;
     bool has_run = false;
     bool is_long = false;  // it takes several threads
@@ -64,10 +70,19 @@ class Sized {
     const plan::Program& program() const { return at_->program; }
     /// No run of the program at these sizes has gone through yet.
     bool is_new() const { return !at_->has_run; }
-    void count_run() const { at_->has_run = true; }
+    void count_run() const {
+      at_->has_run = true;
+      at_->sized->late_failures_ = 0;
+    }
     bool is_long() const { return at_->is_long; }
     /// The sizes that it is for, by symbol.
     std::span<const int64_t> symbols() const { return {at_->registers.data(), at_->sized->symbols_.size()}; }
+    /// Where a run that begins now tells of the sizes that it finds; it writes those that are scalars.
+    LateSizes* late(uint64_t* scalars) const {
+      at_->known = 0;
+      at_->scalars = scalars;
+      return at_;
+    }
     /// Bits of a graph scalar that is a size.
     uint64_t scalar(size_t which) const { return static_cast<uint64_t>(at_->registers[at_->sized->scalars_[which]]); }
 
@@ -88,20 +103,25 @@ class Sized {
   Lease take(const at::Tensor* const* inputs, PyObject* const* numbers) const;
   /// The same for these sizes, by symbol.
   Lease take(std::span<const int64_t> sizes) const;
+  /// Whether its runs find sizes.
+  bool has_late() const { return code_.has_late(); }
   /// Graph scalars of the program, and whether one is a size.
   size_t scalars() const { return scalars_.size(); }
   bool is_size(size_t scalar) const { return scalars_[scalar] != kGiven; }
   /// An operator gave other sizes than foretold: from now on it is for the recorded sizes only.
-  void fail(const std::string& why) const { why_failed_ = why; }
+  /// With late ones it is for none, once that has happened a few times in a row: a relation that hardly ever holds costs
+  /// a call now and then.
+  void fail(const std::string& why) const {
+    if (!has_late() || ++late_failures_ == kManyFailures) why_failed_ = why;
+  }
   bool failed() const { return !why_failed_.empty(); }
   const std::string& why_failed() const { return why_failed_; }
 
   /// Whether calls keep coming whose sizes are far above those that the plan is made for: another may be much faster.
   bool wants_plan() const { return far_calls_ >= kManyFar; }
-  /// The sizes of the call that came last, by symbol.
+  /// The sizes of the call that came last, by symbol, late ones too.
   std::vector<int64_t> latest() const {
-    return {instances_[0]->registers.begin(),
-            instances_[0]->registers.begin() + static_cast<ptrdiff_t>(symbols_.size())};
+    return {instances_[0]->registers.begin(), instances_[0]->registers.begin() + static_cast<ptrdiff_t>(code_.symbols)};
   }
   /// The plan is made for these sizes, or no better one can be had.
   void settle_plan(std::vector<int64_t> sizes);
@@ -114,7 +134,7 @@ class Sized {
 
  private:
   static constexpr uint32_t kGiven = 0xFFFFFFFFu;
-  static constexpr uint32_t kManyFar = 8;
+  static constexpr uint32_t kManyFar = 8, kManyFailures = 3;
   struct Place {
     uint32_t argument, input, dim;  // input: kGiven where the program does not take the argument
     int64_t recorded;
@@ -128,7 +148,9 @@ class Sized {
   };
   Lease take_at(int64_t* registers) const;
   bool is_far(const Instance& instance) const;
-  std::vector<Place> symbols_;
+  void settle(Instance& instance, bool is_late) const;
+  std::vector<Place> symbols_;          // without the late ones
+  std::vector<int64_t> late_recorded_;  // those
   bool finds_ints_ = false;
   std::vector<StrideCheck> strides_;
   std::vector<std::pair<uint32_t, ir::Layout>> layouts_;
@@ -137,8 +159,10 @@ class Sized {
   std::vector<uint32_t> places_;   // per number of plan::Program::sized: its register
   ir::SizeCode code_;
   plan::PlanOptions options_;
-  std::vector<int64_t> planned_;  // the sizes that the plan is made for, by symbol
+  const plan::Program* base_ = nullptr;  // at the recorded sizes
+  std::vector<int64_t> planned_;         // the sizes that the plan is made for, by symbol
   mutable uint32_t far_calls_ = 0;
+  mutable uint32_t late_failures_ = 0;
   mutable std::string why_failed_;
   mutable std::vector<std::unique_ptr<Instance>> instances_;  // the latest first
 };

@@ -42,8 +42,9 @@ class Run {
   // False: stopped at a guard.
   bool checked_steps(ValueCheck& check) {
     for (const plan::Step& step : program_.steps) {
-      std::visit([this](const auto& s) { self().step(s); }, step);
       const auto* guard = std::get_if<plan::GuardStep>(&step);
+      if (!found_.empty() && !guard && !std::holds_alternative<plan::FreeStep>(step)) take_found(check);
+      std::visit([this](const auto& s) { self().step(s); }, step);
       if (!guard) continue;
       if (!holds(*guard, check)) return false;
       if (++check.held == check.expected.size() && check.guards_only) return false;
@@ -216,6 +217,19 @@ class Run {
     *self().number(s.result) = *result;
   }
 
+  // What comes next may be of the sizes that calls have found. The guards behind such a call say what else it found.
+  void take_found(ValueCheck& check) {
+    if (!check.late || !check.late->take(found_))
+      throw Restart{"the sizes that an operator found are related otherwise than when they were recorded"};
+    found_.clear();
+    for (const auto& [id, tmpl] : unchecked_) {
+      const at::Tensor& t = tensor(id);
+      if (t.sizes() != at::IntArrayRef(slot(id).sizes) || t.strides() != at::IntArrayRef(slot(id).strides))
+        throw Restart{"the result of " + c10::toString(tmpl->op.operator_name()) + " lies otherwise than recorded"};
+    }
+    unchecked_.clear();
+  }
+
   bool holds(const plan::GuardStep& guard, ValueCheck& check) {
     const capture::ValueGuard& asked = check.expected[guard.guard];
     std::vector<uint64_t>& seen = check.seen;
@@ -322,7 +336,10 @@ class Run {
     at::Tensor& t = tensors_[slot(id).index] = std::move(got);
     if (which >= tmpl.results.size()) return;
     const capture::TensorMeta& recorded = tmpl.results[which];
-    if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which);
+    if (is_data_sized(tmpl, which)) {
+      if (!tmpl.finds.empty()) unchecked_.emplace_back(id, &tmpl);
+      return check_rank(t, tmpl, which);
+    }
     const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(slot(id).sizes);
     if (is_like && t.strides() == at::IntArrayRef(slot(id).strides)) return;
     if (!is_like || !exe_.relaid[id])
@@ -352,6 +369,8 @@ class Run {
     const auto take = [&](const at::Tensor& t) {
       const SlotId place = result < s.results.size() ? s.results[result] : plan::kNoSlot;
       if (!tmpl.numbers.empty() && tmpl.makes_new) check_new(t, s);
+      for (const capture::CallTemplate::Find& find : tmpl.finds)
+        if (find.result == result && t.dim() > find.dim) found_.emplace_back(find.symbol, t.size(find.dim));
       if (place != plan::kNoSlot)
         keep(place, t, tmpl, result);
       else if (tmpl.by_data || !tmpl.numbers.empty())
@@ -413,7 +432,10 @@ class Run {
   const uint64_t* scalars_;
   c10::SmallVector<at::Tensor, 12> tensors_;  // by Slot::index
   std::vector<at::Generator> generators_;     // of this run
-  char* arena_ = nullptr;                     // memory of the Temp slots from the first on that is used; Self holds it
+  // Sizes that calls have found since the program was made for those found before, and the results that have them.
+  c10::SmallVector<LateSizes::Found, 4> found_;
+  c10::SmallVector<std::pair<SlotId, const capture::CallTemplate*>, 4> unchecked_;
+  char* arena_ = nullptr;  // memory of the Temp slots from the first on that is used; Self holds it
 };
 
 /// A whole call. Throws what run() throws. `given_up`: that of run_and_give_up(), or null.
