@@ -201,13 +201,13 @@ struct Host {
   void* context = nullptr;
 };
 
-/// A place in which calls find numbers: an item of a dictionary (an attribute, a global) or of a list, a cell, or an
-/// instance's slot.
+/// A place in which calls find numbers, or tuples with numbers in them: an item of a dictionary (an attribute, a
+/// global) or of a list, a cell, or an instance's slot.
 struct NumberPlace {
   const void* container;  // an address only: another one may be there by now
   Ref key;                // of an item of a dictionary
   Py_ssize_t index = -1;  // of a list's
-  Ref was = {};           // the number that an earlier call found there: this one may be the same
+  Ref was = {};  // the number, or the form of tuples, that an earlier call found there: this one may find the same
 };
 
 /// One fact, after what it names was changed for a moment.

@@ -9,6 +9,9 @@ enum Opcode : int {
 #include "observe/events/opcodes.def"
 #undef OP
 // What this version does not have.
+#if PY_VERSION_HEX >= 0x030C0000
+  k_PRECALL = -3,
+#endif
 #if PY_VERSION_HEX < 0x030E0000
   k_LOAD_FAST_BORROW = -1,
   k_LOAD_SMALL_INT = -2,

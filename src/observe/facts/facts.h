@@ -51,9 +51,9 @@ struct Key {
   Expected expect;
   int32_t hint = -1;     // index among the entries of a dictionary or set; List: the item's index
   bool written = false;  // recording only: the call stored there later
-  Ref first;  // recording only, Expected::Kind::Type: the value. Node: the list or dictionary, see follow_lists()
-  std::string label;  // "global SCALE"
-  std::string where;  // "model.py:14"
+  Ref first;             // recording only. Type and Form: the value. Node: the list or dictionary, see follow_lists()
+  std::string label;     // "global SCALE"
+  std::string where;     // "model.py:14"
 };
 
 struct Node {
@@ -162,15 +162,20 @@ class Facts final : public ReadSet {
   /// The value is used otherwise after all: it is the fact.
   void pin_key(Id dict, PyObject* name) { pin(find_key(dict, name, nullptr)); }
   void pin_place(PyObject* place, Node::Kind kind);
-  /// numbers.cpp. Notes that the place holds a number of this type, whatever its value. Which of the facts' numbers it
-  /// is; kNone, and nothing noted, where it holds none, or is a fact by value, or the call has stored to it.
+  /// number_places.cpp. Notes that the place holds a number of this type, whatever its value, or (form not null) a
+  /// tuple of this form. Which of the facts' numbers it is, of a tuple the first one in it, which others follow; kNone,
+  /// and nothing noted, where it holds none, or is a fact by value, or the call has stored to it.
   static constexpr size_t kNone = SIZE_MAX;
-  size_t open_key(Id dict, PyObject* name, const std::string& label, const std::string& where);
-  size_t open_item(Id list, Py_ssize_t index, const std::string& where);
-  size_t open_place(PyObject* place, Node::Kind kind, const std::string& label, const std::string& where);
+  size_t open_key(Id dict, PyObject* name, PyObject* form, const std::string& label, const std::string& where);
+  size_t open_item(Id list, Py_ssize_t index, PyObject* form, const std::string& where);
+  size_t open_place(PyObject* place, Node::Kind kind, PyObject* form, const std::string& label,
+                    const std::string& where);
   std::vector<NumberPlace> known_numbers() const;                               // see Observation::numbers
   PyObject* number(size_t which) const { return numbers_[which].first.get(); }  // in this call
-  void pin_number(size_t which) { pin(key_of(numbers_[which])); }
+  Py_ssize_t element(size_t which) const { return numbers_[which].element; }    // in a tuple, or -1
+  size_t next_place(size_t which) const;  // behind the numbers that lie in one place with this one
+  PyObject* tuple_of(size_t which);       // that holds the number in this call, borrowed
+  void pin_number(size_t which);
   bool is_pinned(size_t which);
   /// After finish(): what the call read and then gave another value, so that the facts fail: "self.h at model.py:14".
   const std::string& state() const { return state_; }
@@ -213,13 +218,17 @@ class Facts final : public ReadSet {
   /// A number of which only the type is a fact.
   struct Number {
     Id node;
-    Ref name;               // of a dictionary's item
-    Py_ssize_t index = -1;  // of a list's
-    Ref first;              // in the recorded call
-    size_t key = 0;         // from finish() on: which of the node's keys
+    Ref name;                 // of a dictionary's item
+    Py_ssize_t index = -1;    // of a list's
+    Ref first{};              // in the recorded call
+    Py_ssize_t element = -1;  // in the tuple that the place holds; -1: it is there itself
+    size_t key = 0;           // from finish() on: which of the node's keys
     bool open = true;
   };
   Key* key_of(const Number& number);
+  static bool is_open(const Key* key, const Number& number);
+  static void close(Key& key, const Number& number);
+  size_t open(Key& key, PyObject* value, PyObject* form, Number number);
   bool varies(Node& node, std::vector<NumberPlace>& out);
   size_t opened(const Key& known, Id id, PyObject* name, Py_ssize_t index) const;
   void settle_numbers();

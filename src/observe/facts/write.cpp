@@ -90,7 +90,7 @@ void expect_type_of(Key& key, PyObject* number) {
 }
 
 void Facts::pin(Key* key) {
-  if (key && key->expect.kind == Expected::Kind::Type) key->expect = Expected::of(key->first.get());
+  if (key && key->expect.is_open()) key->expect = Expected::of(key->first.get());
 }
 
 void Facts::pin_place(PyObject* place, Node::Kind kind) {

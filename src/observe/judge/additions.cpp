@@ -55,8 +55,8 @@ bool Tracer::find_sum() {
     if (name & 1) return false;
     name >>= 1;
   }
-  const bool is_item = load == k_BINARY_SUBSCR || (load == k_BINARY_OP && name == kSubscript);
-  if (load != k_LOAD_GLOBAL && load != k_LOAD_DEREF && load != k_LOAD_ATTR && !is_item) return false;
+  const bool is_name = load == k_LOAD_GLOBAL || load == k_LOAD_DEREF || load == k_LOAD_ATTR;
+  if (!is_name && !reads_item({load, name, f.offset})) return false;
   Walk walk{f.ops, end, {load, name, f.offset}};
   walk.next();
   PyObject* constant = nullptr;

@@ -20,6 +20,11 @@ inline Instruction next_of(const unsigned char* ops, int end, int offset) {
   return {};
 }
 
+/// container[index].
+inline bool reads_item(const Instruction& i) {
+  return i.op == k_BINARY_SUBSCR || (i.op == k_BINARY_OP && i.argument == kSubscript);
+}
+
 inline bool loads_local(const Instruction& i) { return i.op == k_LOAD_FAST || i.op == k_LOAD_FAST_BORROW; }
 
 }  // namespace fastjit::observe

@@ -4,13 +4,16 @@
 
 #if FASTJIT_OBSERVES
 #include "observe/events/opcode_numbers.h"
+#include "observe/facts/number_forms.h"
 #include "observe/judge/tracer.h"
 
 namespace fastjit::observe {
 
 // The first number that was read there counts: where the call has changed it since, the next one finds another.
 void Tracer::note_place(const void* container, PyObject* key, Py_ssize_t index, PyObject* number) {
-  if (!is_number(number) || notes_.full() || notes_.find(container, key, index)) return;
+  if (!(is_number(number) || holds_numbers(number)) || notes_.full() || notes_.find(container, key, index)) return;
+  for (Py_ssize_t i = 0; PyTuple_CheckExact(number) && i < PyTuple_GET_SIZE(number); ++i)
+    if (numbers_.contains(PyTuple_GET_ITEM(number, i))) return;
   // An object of the call's own is not held: whether somebody keeps it is a question that is asked of it.
   Ref first = numbers_.contains(number) ? Ref::steal(own_copy(number)) : Ref::share(number);
   if (!first) return PyErr_Clear();

@@ -79,7 +79,7 @@ Observation Tracer::stop() {
       using Kind = Expected::Kind;
       return id >= 0 && std::ranges::any_of(facts_->node(id).keys, [&](const Key& key) {
                const bool is_value =
-                   key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present && key.expect.kind != Kind::Type;
+                   key.expect.kind != Kind::Absent && key.expect.kind != Kind::Present && !key.expect.is_open();
                return is_value && same_bits(key.name.get(), effect.key.get()) && key.expect.holds(effect.value.get());
              });
     });

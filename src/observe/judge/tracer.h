@@ -14,6 +14,7 @@
 
 #include "observe/events/driver.h"
 #include "observe/facts/facts.h"
+#include "observe/judge/instruction.h"
 #include "observe/judge/places_of_numbers.h"
 #include "observe/judge/watched_numbers.h"
 #include "observe/known_functions.h"
@@ -432,10 +433,14 @@ class Tracer final : public Driver {
   bool looked_into(PyObject* o) { return o && !is_constant(o) && !is_tensor(o); }
   // found_numbers.cpp: numbers that differ from call to call
   bool reads_place();
+  bool is_taken_apart_next();
+  bool gives_back_next(const Instruction& call);
+  bool varies(const void* container, PyObject* key, Py_ssize_t index, PyObject* now, Ref* form);
   bool opens_key(Facts::Id dict, PyObject* name, const std::string& label);
   bool opens_item(Facts::Id list, Py_ssize_t index, const std::string& label);
   bool opens_place(PyObject* place, Node::Kind kind, const std::string& label);
   bool opens(size_t which, const std::string& label);
+  PyObject* own_number(size_t which);
   void take_found(size_t which);
   void note_counter(const SideEffect& old, const SideEffect& next);
   void settle_found();

@@ -1,7 +1,8 @@
 """Numbers that a call finds (attributes, globals, items, cells, slots) and that differ from call to call.
 
 The first value is a fact, the second one makes the place a parameter: whatever number of that type is there afterwards
-is a hit. Every test plays its calls in two worlds, eager and compiled, and says how many recordings they took.
+is a hit. Every test plays its calls in two worlds, eager and compiled, and says how many recordings they took. Those in
+tuples are in test_found_tuples.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import gc
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,22 +20,10 @@ import torch
 from torch import nn
 
 from fastjit import FastJITWarning, fastjit
+from found_places import Box, Slots, play, x8
 from helpers import assert_same
 
 VALUES = (2.5, 3.5, 0.5, -0.0, 1.0, math.inf, 1e-40, 1e30, 2.5)
-
-
-def x8() -> torch.Tensor:
-    return torch.linspace(-3, 3, 8)
-
-
-class Box:
-    def __init__(self, **attributes: Any) -> None:
-        self.__dict__.update(attributes)
-
-
-class Slots:
-    __slots__ = ("k",)
 
 
 class Layer(nn.Module):
@@ -95,22 +84,6 @@ def global_name() -> tuple[Callable[..., Any], Callable[[Any], None]]:
 
 
 PLACES = {f.__name__: f for f in (attribute, module, slot, item, list_item, cell, global_name)}
-
-
-def play(make: Callable[[], Any], values: Iterable[Any], *, misses: int, fallbacks: int = 0) -> Any:
-    """Calls with each value in the place; compares with eager, then the number of recordings."""
-    (plain, change), (function, change_fast) = make(), make()
-    fast = fastjit(function)
-    values = list(values)
-    for value in values:
-        change(value), change_fast(value)
-        x = x8()
-        assert_same(fast(x), plain(x), exact=True)
-    stats = fast.stats()
-    assert stats.misses == misses, (stats, fast.inspect("guards"))
-    assert sum(stats.fallbacks.values()) == fallbacks, stats.fallbacks
-    assert stats.hits == len(values) - misses - fallbacks
-    return fast
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -37,6 +37,31 @@ def stored(x):
 def counted(x):
   box.k += 1
   return x * box.k
+def unpacked(x):
+  a, b = D["k"]
+  return x * a * b
+def indexed(x): return x * box.k[0] * box.k[-1]
+def starred(x):
+  a, *rest = K
+  return x * a * rest[0]
+def in_cell():
+  cell = (2.5, 0.5)
+  def read(x): return x * cell[0] * cell[1]
+  def write(v):
+    nonlocal cell
+    cell = v
+  return read, write
+of_cell, set_tuple = in_cell()
+def whole(x):
+  a, b = D["k"]
+  return x * a * b * len(str(D["k"]))
+def asked_of(x):
+  a, b = D["k"]
+  return x * len(str(a)) * b
+def kept(x):
+  a, b = D["k"]
+  D["k"] = (a, 0.5)
+  return x * a * b
 """
 WRITES = {
     "attribute": "box.k = V",
@@ -111,6 +136,54 @@ def test_changes_of_two_objects_are_seen_at_once():
     write("item", 4.5)
     second = observe(ext, w.both, Tensor(seconds=1), varying=first.facts)
     assert second.symbolic == [True, True] and second.facts.numbers() == [3.5, 4.5]
+
+
+TUPLES = {"unpacked": "D['k'] = V", "indexed": "box.k = V", "starred": "K = V", "of_cell": "set_tuple(V)"}
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_numbers_of_a_tuple_that_is_taken_apart(name):
+    ext, (w, _) = built(), world(2.5)
+
+    def write(value):
+        w.V = value
+        exec(TUPLES[name], w.__dict__)
+
+    function, x = getattr(w, name), Tensor(seconds=1)
+    write((2.5, 0.5))
+    first = observe(ext, function, x)
+    assert not first.unsound and first.facts.numbers() == []
+    write((3.5, 0.5))
+    assert not first.facts.check()
+    second = observe(ext, function, x, varying=first.facts)
+    assert second.result == x * 3.5 * 0.5 and not second.unsound and second.symbolic == [True]
+    assert second.facts.numbers() == [3.5] and "is of the form (float, 0.5)" in "\n".join(second.facts.describe())
+    write((4.5, 0.5))
+    assert second.facts.numbers() == [4.5]
+    for other in ((4.5, 1.5), (4, 0.5), (4.5, 0.5, 0.5), (4.5,), [4.5, 0.5], 4.5):
+        write(other)
+        assert second.facts.numbers() is None and not second.facts.check(), other
+    write((4.5, 1.5))
+    third = observe(ext, function, x, varying=second.facts)
+    assert third.facts.numbers() == [4.5, 1.5] and third.symbolic == [True, True]
+    write((1 << 70, 1.5))
+    assert third.facts.numbers() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "symbolic", "left"),
+    [("unpacked", [True], (4.5,)), ("whole", [False], None), ("asked_of", [False], None), ("kept", [False], None)],
+)
+def test_what_the_call_does_with_a_tuple(name, symbolic, left):
+    ext, (w, _) = built(), world(2.5)
+    function, x = getattr(w, name), Tensor(seconds=1)
+    w.D["k"] = (2.5, 0.5)
+    first = observe(ext, function, x)
+    w.D["k"] = (3.5, 0.5)
+    second = observe(ext, function, x, varying=first.facts)
+    assert not second.unsound and second.symbolic == symbolic
+    w.D["k"] = (4.5, 0.5)
+    assert second.facts.numbers() == (list(left) if left else None)
 
 
 def test_ints_have_objects_of_their_own():
