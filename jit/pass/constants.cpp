@@ -46,7 +46,13 @@ class Folder {
     std::vector<bool> out = overwritten(graph);
     const auto show = [&](NodeId id) { out[id] = out[memory_of(graph, id)] = true; };
     std::ranges::for_each(graph.outputs, show);
-    for (const Store& store : graph.stores) show(store.value);
+    std::vector<bool> is_stored(graph.inputs.size(), false);
+    for (const Store& store : graph.stores) {
+      show(store.value);
+      is_stored[store.input] = true;
+    }
+    for (NodeId id = 0; id < graph.nodes.size(); ++id)
+      if (graph[id].op == Op::Input && is_stored[graph[id].attr]) show(id);
     return out;
   }
 

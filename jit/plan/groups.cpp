@@ -2,6 +2,7 @@
 #include "plan/groups.h"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 
 #include "pass/rewrite.h"
@@ -12,7 +13,9 @@
 namespace fastjit::plan {
 
 Former::Former(const ir::Graph& graph, const Costs& costs)
-    : world_(graph, costs), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {}
+    : world_(graph, costs), live_(graph.nodes.size(), false), stored_(graph.nodes.size(), false) {
+  finders_.fill(kNowhere);
+}
 
 const std::vector<uint32_t>& items_at(const ItemsByBuffer& items, BufferId buffer) {
   static const std::vector<uint32_t> none;
@@ -221,12 +224,55 @@ void Former::run() {
       world_.storage[id] = Storage{id, 0, graph().layout(id).strides};
       if (op == ir::Op::Result || (op == ir::Op::Final && live_[id])) {
         add_producer(id, producers_[graph()[id].in[0]][0]);
+        if (op == ir::Op::Result) note_found(id);
         if (op == ir::Op::Final) note_user(id, producers_[id][0]);
       }
     } else if (live_[id] && (stored_[id] || is_stored(why_[id]))) {
       store(id);
     }
   }
+}
+
+/// The first call that has a late symbol among the sizes of its results finds it.
+void Former::note_found(ir::NodeId result) {
+  if (!graph().symbols) return;
+  for (const Dim size : graph().sizes(result))
+    for (uint64_t late = graph().symbols->late_in(size); late != 0; late &= late - 1)
+      if (uint32_t& finder = finders_[static_cast<size_t>(std::countr_zero(late))]; finder == kNowhere)
+        finder = producers_[graph()[result].in[0]][0];
+}
+
+uint64_t Former::late_in(const Storage& dest) const {
+  if (!graph().symbols) return 0;
+  uint64_t late = graph().symbols->late_in(dest.offset);
+  const auto add = [&](Dim dim) { late |= graph().symbols->late_in(dim); };
+  std::ranges::for_each(dest.strides, add);
+  const ir::NodeId memory = whole(dest.buffer);
+  std::ranges::for_each(graph().sizes(memory == ir::kNoNode ? dest.buffer.node : memory), add);
+  return late;
+}
+
+uint64_t Former::late_in(const Item& item) const {
+  if (!graph().symbols || graph().symbols->late_count() == 0) return 0;
+  uint64_t late = 0;
+  const auto add = [&](Dim dim) { late |= graph().symbols->late_in(dim); };
+  std::ranges::for_each(item.frame.sizes, add);
+  for (const Access& access : item.draft.accesses) std::ranges::for_each(access.address, add);
+  for (const uint32_t scalar : item.draft.scalars) add(graph().scalars[scalar].size);
+  for (const Root& root : item.roots)
+    for (const Storage& dest : root.dests) late |= late_in(dest);
+  for (const auto& operand : item.operands)
+    if (operand) add(operand->offset);
+  return late;
+}
+
+/// Whether calls before this item find all of them: it may hang on them.
+bool Former::found_before(uint64_t late, uint32_t item) const {
+  for (; late != 0; late &= late - 1) {
+    const uint32_t finder = finders_[static_cast<size_t>(std::countr_zero(late))];
+    if (finder == kNowhere || finder >= item) return false;
+  }
+  return true;
 }
 
 /// A step of its own: what torch computes, or a loop.
@@ -343,7 +389,7 @@ void Former::store_update(ir::NodeId id) {
                          (items_[made->first].frame.has_reduced()
                               ? !same_strides(graph().sizes(computed), dest.strides, buffer_strides(BufferId(computed)))
                               : !is_in_order(graph().sizes(computed), dest.strides));
-  if (!made || is_turned || is_fill(value) ||
+  if (!made || is_turned || is_fill(value) || !found_before(late_in(dest), made->first) ||
       !may_write(made->first, items_[made->first].roots[made->second], dest, base))
     return write_apart(value, whole);
   const auto [writer, root] = *made;
@@ -466,6 +512,8 @@ void Former::pack(ir::NodeId reshape) {
 void Former::write(ir::NodeId value, Storage dest) {
   if (const auto found = roots_.find(value); found != roots_.end()) {
     const auto [item, root] = found->second;
+    if (!found_before(late_in(dest), item))
+      return static_cast<void>(append(single(value, std::move(dest), world_.is_strided(value, {}))));
     add_producer(dest.buffer, item);
     items_[item].roots[root].dests.push_back(std::move(dest));
     return;
@@ -588,7 +636,9 @@ std::vector<uint32_t> Former::candidates(const Item& single) const {
   std::vector<uint32_t> result(makers.begin(), makers.end());
   for (const uint32_t item : sharers)
     if (!makers.contains(item)) result.push_back(item);
-  std::erase_if(result, [&](uint32_t item) { return !written_before(single.draft, item, true); });
+  const uint64_t late = late_in(single);
+  std::erase_if(result,
+                [&](uint32_t item) { return !written_before(single.draft, item, true) || !found_before(late, item); });
   return result;
 }
 

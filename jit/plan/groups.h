@@ -1,5 +1,6 @@
 #pragma once
 // Which values get memory and which are computed together: the graph as a list of kernels and extern calls.
+#include <array>
 #include <set>
 
 #include "plan/choose.h"
@@ -47,6 +48,11 @@ class Former {
     return buffer.is_own() && buffer.node < whole_.size() ? whole_[buffer.node] : ir::kNoNode;
   }
   Why why(ir::NodeId id) const { return why_[id]; }
+  /// Late symbols that an item's sizes, addresses and numbers hang on, and the memory that it stores to.
+  uint64_t late_in(const Item& item) const;
+  /// The call that finds this late symbol.
+  static constexpr uint32_t kNowhere = 0xFFFFFFFFu;
+  uint32_t finder(size_t late) const { return finders_[late]; }
   /// Whether the operand of this step is memory that a loop's rounds store over.
   bool is_placed(ir::NodeId step, size_t operand) const;
   /// The item and root that compute a node, if a kernel does.
@@ -67,6 +73,9 @@ class Former {
   void chain_cats();
   void mark_stored();
   bool is_call(ir::NodeId id) const;
+  void note_found(ir::NodeId result);
+  uint64_t late_in(const Storage& dest) const;
+  bool found_before(uint64_t late, uint32_t item) const;
   void mark_operands(ir::NodeId call);
   void mark_factors(ir::NodeId dot);
   void mark_before_write(ir::NodeId writer, ir::NodeId written);
@@ -107,7 +116,8 @@ class Former {
   std::unordered_map<ir::NodeId, ir::NodeId> begins_;  // a Cat or an Update -> the one whose memory it goes on in
   std::vector<ir::NodeId> last_use_;                   // kNoNode: the caller's
   std::vector<std::vector<ir::NodeId>> readers_;
-  std::vector<size_t> passed_;  // readers that an earlier call which overwrites has met
+  std::vector<size_t> passed_;                            // readers that an earlier call which overwrites has met
+  std::array<uint32_t, ir::Symbols::kMostLate> finders_;  // items, by late symbol
   ItemsByBuffer producers_;
   ByBuffer<uint32_t> last_producer_;
   ItemsByBuffer recent_readers_;  // kernels, latest last

@@ -2,7 +2,6 @@
 #include "plan/order.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <unordered_set>
 
@@ -43,29 +42,13 @@ void Order::after_readers_of_written(uint32_t call) {
   }
 }
 
-/// Late sizes of an item, or numbers that it is given.
-static uint64_t late_in(const ir::Graph& graph, const Item& item) {
-  uint64_t late = 0;
-  for (const Dim size : item.frame.sizes) late |= graph.symbols->late_in(size);
-  for (const uint32_t scalar : item.draft.scalars) late |= graph.symbols->late_in(graph.scalars[scalar].size);
-  return late;
-}
-
 /// What has a size that a call of torch's finds comes after that call, whatever it reads.
 void Order::after_finders() {
   if (!graph_.symbols || graph_.symbols->late_count() == 0) return;
-  std::array<uint32_t, ir::Symbols::kMostLate> finders;
-  finders.fill(kNoItem);
-  for (ir::NodeId id = 0; id < graph_.nodes.size(); ++id) {
-    if (graph_[id].op != ir::Op::Result || former_.producers(graph_[id].in[0]).empty()) continue;
-    for (const Dim size : graph_.sizes(id))
-      for (uint64_t late = graph_.symbols->late_in(size); late != 0; late &= late - 1)
-        if (uint32_t& finder = finders[static_cast<size_t>(std::countr_zero(late))]; finder == kNoItem)
-          finder = former_.producers(graph_[id].in[0])[0];
-  }
   for (uint32_t i = 0; i < former_.items().size(); ++i)
-    for (uint64_t late = late_in(graph_, former_.items()[i]); late != 0; late &= late - 1)
-      if (const uint32_t finder = finders[static_cast<size_t>(std::countr_zero(late))]; finder != kNoItem)
+    for (uint64_t late = former_.late_in(former_.items()[i]); late != 0; late &= late - 1)
+      if (const uint32_t finder = former_.finder(static_cast<size_t>(std::countr_zero(late)));
+          finder != Former::kNowhere)
         order_.before(finder, i);
 }
 

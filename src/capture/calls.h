@@ -68,9 +68,9 @@ struct CallTemplate {
   bool makes_new{};  // with `numbers`: no result shares memory with an argument, which they might decide
   // A factory called through torch's own bindings: its result is no view, whatever it is made of.
   bool makes_no_view = false;
-  bool with_grad_mode = false;     // it asks for that, and gives more then
-  bool by_data{};                  // sizes that depend on data go in or come out: what nobody uses is checked too
-  std::vector<bool> data_sized{};  // results whose sizes are what each call finds; empty: none
+  bool with_grad_mode = false;        // it asks for that, and gives more then
+  bool by_data{};                     // sizes that depend on data go in or come out: what nobody uses is checked too
+  std::vector<uint64_t> data_dims{};  // per result: the dims whose sizes are what each call finds, as bits; empty: none
   struct Find {
     uint32_t result;
     int64_t dim;

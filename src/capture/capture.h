@@ -215,8 +215,9 @@ class Recorder {
   bool is_own_data(const at::Tensor& tensor, const at::Tensor& data) const;
   /// Whether a tensor was made whose sizes depend on data.
   bool has_data_sizes() const;
-  /// Tells that Python is about to look at the sizes of `tensor`, which are facts from now on.
-  void size_read(const at::Tensor& tensor);
+  /// Tells that Python is about to look at size `dim` of `tensor`, or with a negative one at any: where data decides
+  /// what it sees, all of them are facts from now on.
+  void size_read(const at::Tensor& tensor, int dim);
   /// Whether data decides sizes of both, and they are the same in each call: Python may compare them.
   bool same_sizes(const at::Tensor& a, const at::Tensor& b);
   /// Tells that Python is about to slice `tensor` from the beginning to `stop`: whether that is all of dim `dim` is a

@@ -129,8 +129,8 @@ struct Host {
   /// The instruction about to run makes a tensor of the values of those in this list or tuple, and of nothing else;
   /// on_scalar_use_end says when it has.
   void (*on_stack)(void* context, PyObject* tensors) = nullptr;
-  /// The instruction about to run looks at the sizes of a tensor.
-  void (*on_size_read)(void* context, PyObject* tensor) = nullptr;
+  /// The instruction about to run looks at size `dim` of a tensor; negative: at any of them.
+  void (*on_size_read)(void* context, PyObject* tensor, int dim) = nullptr;
   /// Whether data decides sizes of these two tensors, and both have the same ones whatever it says.
   bool (*same_sizes)(void* context, PyObject* a, PyObject* b) = nullptr;
   /// It takes a slice of the tensor, from the beginning to `stop`: whether size `dim` is at most that decides which

@@ -175,6 +175,50 @@ TEST_F(Sizes, RemaindersHaveNames) {
   EXPECT_EQ(at(n, {24, 8}), std::nullopt);
 }
 
+TEST_F(Sizes, LateOnesAreComputedOnceTheyAreKnown) {
+  const Dim n = symbols.add(16, "n"), u = symbols.add_late(5, "u"), v = symbols.add_late(7, "v");
+  EXPECT_EQ(symbols.late_in(n), 0u);
+  EXPECT_EQ(symbols.late_in(n * u), 1u);
+  EXPECT_EQ(symbols.late_in(min(u * 4, v) + n), 3u);
+  const std::vector<Dim> asked{n * 2 + 1, u * n, u * v / 2};
+  EXPECT_TRUE(u + 1 < v);
+  EXPECT_TRUE(n > 3);
+  std::vector<uint32_t> wanted;
+  for (const Dim dim : asked) wanted.push_back(dim.expr());
+  const SizeCode code = symbols.code(wanted);
+  EXPECT_EQ(code.given, 1u);
+  std::vector<int64_t> registers(code.registers(), -1);
+  const auto value = [&](size_t which) { return registers[code.place[asked[which].expr()]]; };
+  registers[0] = 20;
+  ASSERT_TRUE(code.run(registers.data()));
+  EXPECT_EQ(value(0), 41);
+  EXPECT_TRUE(code.is_late(code.place[asked[1].expr()]));
+  EXPECT_FALSE(code.is_late(code.place[asked[0].expr()]));
+  registers[1] = 9, registers[2] = 2;  // v is not known yet: no guard on it is asked
+  ASSERT_TRUE(code.run_late(registers.data(), 1));
+  EXPECT_EQ(value(1), 180);
+  EXPECT_FALSE(code.run_late(registers.data(), 3)) << "10 < 2";
+  registers[2] = 100;
+  ASSERT_TRUE(code.run_late(registers.data(), 3));
+  EXPECT_EQ(value(2), 450);
+  registers[0] = 3;
+  EXPECT_FALSE(code.run(registers.data()));
+}
+
+TEST_F(Sizes, WhatIsKnownFromElsewhereIsNoGuard) {
+  const Dim u = symbols.add_late(50, "u"), v = symbols.add_late(500, "v");
+  symbols.know(Dim(100) - u);
+  symbols.know(v - 101);
+  EXPECT_TRUE(identical(min(u, 100), u));
+  EXPECT_TRUE(identical(min(v, 100), 100));
+  EXPECT_TRUE(v > 100);
+  EXPECT_TRUE(u <= 100);
+  EXPECT_FALSE(v == 100);
+  EXPECT_EQ(symbols.guards().size(), 2u) << "none but that both are 2 at least";
+  EXPECT_FALSE(u > 60);
+  EXPECT_EQ(symbols.guards().size(), 3u);
+}
+
 TEST_F(Sizes, WhereASizeWasFixedIsTold) {
   const Dim n = symbols.add(16, "n"), m = symbols.add(5, "m");
   symbols.at(3);

@@ -443,10 +443,12 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
       return std::ranges::any_of(item.uses, [&](const Use& arg) { return arg.storage == use.storage; });
     });
   });
-  for (const Use& use : results)
-    made.data_sized.push_back(use.tensor != kNone && ((step.data_sized && trace_.dims_of(use.tensor, step.event)) ||
-                                                      is_workspace(use, event)));
-  if (std::ranges::none_of(made.data_sized, [](bool is) { return is; })) made.data_sized.clear();
+  for (const Use& use : results) {
+    uint64_t dims = use.tensor != kNone && step.data_sized ? trace_.dims_of(use.tensor, step.event) : 0;
+    if (use.tensor != kNone && (is_workspace(use, event) || (dims && scope_))) dims = ~uint64_t{0};
+    made.data_dims.push_back(dims);
+  }
+  if (std::ranges::all_of(made.data_dims, [](uint64_t dims) { return dims == 0; })) made.data_dims.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
   attr.outputs = static_cast<uint32_t>(results.size());
   attr.call = add_call(std::move(made));

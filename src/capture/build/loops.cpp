@@ -40,7 +40,7 @@ bool same_call(const CallTemplate& a, const CallTemplate& b) {
   };
   const auto modes = [](const CallTemplate& call) {
     return std::tie(call.shape_from_metadata, call.makes_new, call.makes_no_view, call.with_grad_mode, call.by_data,
-                    call.data_sized, call.casts);
+                    call.data_dims, call.casts);
   };
   const bool is_plain = !a.by_data && a.made_generators.empty() && b.made_generators.empty();
   return is_plain && a.op == b.op && std::ranges::equal(a.args, b.args, same_value) &&

@@ -382,6 +382,7 @@ std::string GraphBuilder::reason_of(uint32_t place) const {
 void GraphBuilder::tell_fixed() {
   if (!scope_) return;
   for (const auto& [symbol, place] : graph_.symbols->fixed()) {
+    if (symbol >= capture.symbols.size()) continue;  // a late one: then there is another capture
     const SizeSymbol& its = capture.symbols[symbol];
     const char* const what = its.argument == SizeSymbol::kNumber ? "number" : its.is_stride ? "stride" : "size";
     capture.fixed_sizes.push_back(graph_.symbols->name(symbol) + " is one " + what + " for " + reason_of(place));

@@ -328,10 +328,19 @@ void GraphBuilder::fix_sizes_of(uint32_t tensor) {
     fix_all_sizes();
 }
 
-// Python asked for the sizes of these, and may have gone another way for others.
+// Python asked for the sizes of these, and may have gone another way for others. What it asked of late ones is a guard.
 void GraphBuilder::fix_sizes_read() {
   if (!scope_) return;
-  for (const uint32_t tensor : trace_.sizes_read) fix_sizes_of(tensor);
+  for (const uint32_t tensor : trace_.sizes_read) {
+    const std::optional<ir::Layout> layout = trace_.made_dims_of(tensor) ? layout_of(tensor) : std::nullopt;
+    if (!layout || analysis_.data_sizes != DataSizes::Found) {
+      fix_sizes_of(tensor);
+      continue;
+    }
+    for (const auto* dims : {&layout->sizes, &layout->strides})
+      for (const Dim dim : *dims)
+        if (graph_.symbols->late_in(dim) == 0) static_cast<void>(dim.fixed());
+  }
 }
 
 // Whose sizes the program takes is an input of it, whatever becomes of its elements.

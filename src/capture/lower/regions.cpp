@@ -17,7 +17,7 @@ ir::Dim bound(const Call& c, size_t i, ir::Dim otherwise, ir::Dim size) {
   ir::Dim index = c.size(i);
   if (index.hint() >= kEnd) return size;
   if (index < 0) index += size;
-  return index < 0 ? ir::Dim(0) : size < index ? size : index;
+  return index < 0 ? ir::Dim(0) : index < size ? index : size;
 }
 
 }  // namespace

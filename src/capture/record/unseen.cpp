@@ -314,7 +314,14 @@ void Recorder::contiguous_asked(const at::Tensor& tensor, at::MemoryFormat forma
   impl.trace.events.push_back(std::move(event));
 }
 
-void Recorder::size_read(const at::Tensor& tensor) { impl_->size_read(tensor, kSizeRead); }
+void Recorder::size_read(const at::Tensor& tensor, int dim) {
+  Trace& trace = impl_->trace;
+  const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
+  const bool is_of_data =
+      known != kNone && (dim < 0 || tensor.is_nested() || trace.dims_of(known) & bit(static_cast<size_t>(dim)));
+  if (is_of_data) return impl_->size_read(tensor, kSizeRead);
+  if (known != kNone && impl_->inputs.for_any_size()) trace.sizes_read.insert(known);
+}
 
 bool Recorder::same_sizes(const at::Tensor& a, const at::Tensor& b) {
   Trace& trace = impl_->trace;

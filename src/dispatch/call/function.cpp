@@ -236,7 +236,11 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   const bool releases_gil = executable.releases_gil || (sized && sizes.is_long());
   Scalars scalars;
   if (!gather_scalars(variant, sizes, numbers, scalars, why)) return nullptr;
-  if (check && sized && sized->has_late()) check->late = sizes.late(scalars.data());
+  std::optional<ValueCheck> own;  // a run that finds sizes stops where they are others than the guards say
+  if (sized && sized->has_late()) {
+    if (!check) check = &own.emplace(ValueCheck{.expected = variant.guards.values});
+    check->late = sizes.late(scalars.data());
+  }
   c10::SmallVector<pybind11::object, 8> held;
   if (releases_gil) {  // others may take them out of the lists they came in
     const auto hold = [&](PyObject* object) { held.push_back(pybind11::reinterpret_borrow<pybind11::object>(object)); };
@@ -269,6 +273,7 @@ PyObject* run_with(const Variant& variant, const Objects& objects, const Inputs&
   }
   if (!done) {
     if (undo) undo->put_back();
+    if (own && why.empty()) why = "what it reads of tensors changed meanwhile";
     return nullptr;
   }
   if (sized) sizes.count_run();

@@ -30,9 +30,10 @@ bool agrees(const std::vector<ValueGuard>& values, const std::vector<ValueGuard>
 }
 
 std::vector<ValueGuard> path_of(const Variant& variant, const ValueCheck& check) {
+  const size_t read = check.held + !check.is_of_other_sizes;
   std::vector<ValueGuard> path(variant.guards.values.begin(),
-                               variant.guards.values.begin() + static_cast<std::ptrdiff_t>(check.held + 1));
-  path.back().expected = check.seen;
+                               variant.guards.values.begin() + static_cast<std::ptrdiff_t>(read));
+  if (!check.is_of_other_sizes) path.back().expected = check.seen;
   return path;
 }
 
@@ -112,6 +113,7 @@ class Search {
       return false;
     }
     miss_.path = path_of(*variant, check);
+    miss_.is_of_other_sizes = check.is_of_other_sizes;
     return true;
   }
 
@@ -156,7 +158,9 @@ std::string other_values(const Variant& variant, PyObject* const* tensors, PyObj
   if (variant.guards.values.empty()) return "";
   if (!variant.program.executable) return agrees(path, variant.guards.values) ? "" : "it read other values of tensors";
   if (compare_values(variant, tensors, numbers, path, eager) != Values::Differ) return "";
-  const ValueGuard& was = variant.guards.values[path.size() - 1];
+  const ValueGuard* last = path.empty() ? nullptr : &variant.guards.values[path.size() - 1];
+  if (!last || last->expected == path.back().expected) return "the sizes that it finds are related otherwise";
+  const ValueGuard& was = *last;
   return "value of " + was.label + " was " + text(was) + ", is " + text(path.back());
 }
 

@@ -121,6 +121,7 @@ PyObject* record(FunctionObject* self, PyObject* const* args, size_t nargsf, PyO
   PyObject* result = observe_call(recording, args, nargsf, kwnames);
   function.numbers = std::move(recording.observation.numbers);
   if (!result) return function.variants.count_recording(), nullptr;
+  if (miss && miss->is_of_other_sizes) miss = nullptr;  // it has read what others have that were tried
   const bool was_whole = recording.unsound.empty() || recording.observation.interrupted;
   if (was_whole && is_passing(recording)) return result;
   if (recording.unsound.empty() && reads_otherwise(recording, miss))

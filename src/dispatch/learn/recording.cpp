@@ -213,8 +213,8 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.counts_own_writes = [](void* context, PyObject* tensor) {
     return is_plain_tensor(tensor) && static_cast<Recording*>(context)->recorder->counts_own_writes(unpack(tensor));
   };
-  host.on_size_read = [](void* context, PyObject* tensor) {
-    static_cast<Recording*>(context)->recorder->size_read(unpack(tensor));
+  host.on_size_read = [](void* context, PyObject* tensor, int dim) {
+    static_cast<Recording*>(context)->recorder->size_read(unpack(tensor), dim);
   };
   host.same_sizes = [](void* context, PyObject* a, PyObject* b) {
     return static_cast<Recording*>(context)->recorder->same_sizes(unpack(a), unpack(b));

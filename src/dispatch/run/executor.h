@@ -84,13 +84,15 @@ class LateSizes {
   virtual bool take(std::span<const Found> found) = 0;
 };
 
-/// What a program's guards found. It stops at the first value that differs: `seen` are its elements.
+/// What a program's guards found. It stops at the first value that differs: `seen` are its elements. Or it stops where
+/// it is not for the sizes that it finds, behind so many guards that held.
 struct ValueCheck {
   const std::vector<capture::ValueGuard>& expected;
   LateSizes* late = nullptr;  // of a program that finds sizes
   bool guards_only = false;   // stops after the last guard: nothing has been written by then but what Undo puts back
   size_t held = 0;
   std::vector<uint64_t> seen{};
+  bool is_of_other_sizes = false;
 };
 
 /// Runs on `inputs` (one per graph input) and `scalars` (bits per graph scalar). outputs[i] is left undefined where

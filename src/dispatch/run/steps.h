@@ -43,7 +43,8 @@ class Run {
   bool checked_steps(ValueCheck& check) {
     for (const plan::Step& step : program_.steps) {
       const auto* guard = std::get_if<plan::GuardStep>(&step);
-      if (!found_.empty() && !guard && !std::holds_alternative<plan::FreeStep>(step)) take_found(check);
+      const bool uses_sizes = !guard && !std::holds_alternative<plan::FreeStep>(step);
+      if (!found_.empty() && uses_sizes && !take_found(check)) return false;
       std::visit([this](const auto& s) { self().step(s); }, step);
       if (!guard) continue;
       if (!holds(*guard, check)) return false;
@@ -217,10 +218,10 @@ class Run {
     *self().number(s.result) = *result;
   }
 
-  // What comes next may be of the sizes that calls have found. The guards behind such a call say what else it found.
-  void take_found(ValueCheck& check) {
-    if (!check.late || !check.late->take(found_))
-      throw Restart{"the sizes that an operator found are related otherwise than when they were recorded"};
+  // What comes next may be of the sizes that calls have found. False: the program is for others.
+  bool take_found(ValueCheck& check) {
+    check.is_of_other_sizes = !check.late || !check.late->take(found_);
+    if (check.is_of_other_sizes) return false;
     found_.clear();
     for (const auto& [id, tmpl] : unchecked_) {
       const at::Tensor& t = tensor(id);
@@ -228,6 +229,7 @@ class Run {
         throw Restart{"the result of " + c10::toString(tmpl->op.operator_name()) + " lies otherwise than recorded"};
     }
     unchecked_.clear();
+    return true;
   }
 
   bool holds(const plan::GuardStep& guard, ValueCheck& check) {
@@ -307,19 +309,25 @@ class Run {
   }
 
   static bool is_data_sized(const capture::CallTemplate& tmpl, size_t which) {
-    return which < tmpl.data_sized.size() && tmpl.data_sized[which];
+    return which < tmpl.data_dims.size() && tmpl.data_dims[which] != 0;
   }
 
-  static void check_rank(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which) {
+  // All but the sizes that each call finds; `found`: these dims, the last bit for all behind it.
+  static void check_rank(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which, uint64_t found) {
     const capture::TensorMeta& recorded = tmpl.results[which];
-    if (t.scalar_type() == recorded.dtype && t.dim() == static_cast<int64_t>(recorded.sizes.size())) return;
-    throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) + " has another dtype or rank"};
+    const std::string name = c10::toString(tmpl.op.operator_name());
+    if (t.scalar_type() != recorded.dtype || t.dim() != static_cast<int64_t>(recorded.sizes.size()))
+      throw Restart{"the result of " + name + " has another dtype or rank"};
+    for (size_t d = 0; d < recorded.sizes.size(); ++d)
+      if (!(found >> std::min<size_t>(d, 63) & 1) && t.size(static_cast<int64_t>(d)) != recorded.sizes[d])
+        throw Restart{"the result of " + name + " has a size that data decides, unlike when it was recorded"};
   }
 
   // Python may have looked at the sizes of what no step uses.
   static void check_unused(const at::Tensor& t, const capture::CallTemplate& tmpl, size_t which) {
     if (!t.defined() || which >= tmpl.results.size()) return;
-    if (is_data_sized(tmpl, which) || tmpl.results[which].symbolic) return check_rank(t, tmpl, which);
+    if (is_data_sized(tmpl, which)) return check_rank(t, tmpl, which, tmpl.data_dims[which]);
+    if (tmpl.results[which].symbolic) return check_rank(t, tmpl, which, ~uint64_t{0});
     if (t.sizes() == at::IntArrayRef(tmpl.results[which].sizes)) return;
     throw Restart{"the result of " + c10::toString(tmpl.op.operator_name()) +
                   " has other sizes than when it was recorded"};
@@ -338,7 +346,7 @@ class Run {
     const capture::TensorMeta& recorded = tmpl.results[which];
     if (is_data_sized(tmpl, which)) {
       if (!tmpl.finds.empty()) unchecked_.emplace_back(id, &tmpl);
-      return check_rank(t, tmpl, which);
+      return check_rank(t, tmpl, which, tmpl.data_dims[which]);
     }
     const bool is_like = t.scalar_type() == recorded.dtype && t.sizes() == at::IntArrayRef(slot(id).sizes);
     if (is_like && t.strides() == at::IntArrayRef(slot(id).strides)) return;

@@ -117,7 +117,7 @@ void Tracer::load_tensor_attr(PyObject* o, PyObject* name, bool probing) {
   if (attr && (is_method_kind(attr) || PyFunction_Check(attr) || is_named(name, "__class__"))) return;
   std::string_view text = PyUnicode_AsUTF8(name);
   if (attr && text == "shape") read_sizes(o, Frame::kAllDims, top().ops[2 * top().offset] == k_LOAD_ATTR);
-  if (attr && text == "nbytes" && host_.on_size_read) host_.on_size_read(host_.context, o);
+  if (attr && text == "nbytes" && host_.on_size_read) host_.on_size_read(host_.context, o, -1);
   for (std::string_view known : kTensorAttributes)
     if (attr && text == known) return may_enter_any();
   if (attr && text == "grad" && reads_grad(o)) return;

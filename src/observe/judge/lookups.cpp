@@ -255,7 +255,7 @@ bool Tracer::notes_slices(PyObject* tensor, PyObject* index) {
   const bool bounded = std::ranges::any_of(items, is_bounded);
   if (!bounded && std::ranges::none_of(items, [&](PyObject* o) { return is_size(o); })) return false;
   if (tells_slices(tensor, items)) return true;
-  if (bounded && !asks_of_slices(tensor, items)) host_.on_size_read(host_.context, tensor);
+  if (bounded && !asks_of_slices(tensor, items)) host_.on_size_read(host_.context, tensor, -1);
   return false;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "observe/events/opcode_numbers.h"
+#include "observe/judge/instruction.h"
 #include "observe/judge/tracer.h"
 
 namespace fastjit::observe {
@@ -83,6 +84,23 @@ std::optional<int64_t> asked_of_size(PyCodeObject* code, const unsigned char* op
   }
 }
 
+// Where the instruction gives a torch.Size of which the next ones take the item at a constant: that dim; negative: they
+// do not.
+int item_of_size(PyCodeObject* code, const unsigned char* ops, int offset, long rank) {
+  const auto end = static_cast<int>(Py_SIZE(code));
+  const Instruction load = next_of(ops, end, offset);
+  if (!reads_item(next_of(ops, end, load.offset))) return -1;
+  long dim = load.op == k_LOAD_SMALL_INT ? load.argument : rank;
+  if (load.op == k_LOAD_CONST) {
+    PyObject* constant = PyTuple_GET_ITEM(code->co_consts, load.argument);
+    if (!PyLong_CheckExact(constant)) return -1;
+    int overflow = 0;
+    dim = PyLong_AsLongAndOverflow(constant, &overflow);
+    if (dim < 0) dim += rank;
+  }
+  return dim >= 0 && dim < rank ? static_cast<int>(dim) : -1;
+}
+
 std::span<PyObject*> items_of(PyObject* sequence) {
   return {PySequence_Fast_ITEMS(sequence), static_cast<size_t>(Py_SIZE(sequence))};
 }
@@ -111,7 +129,8 @@ void Tracer::read_sizes(PyObject* tensor, int dim, bool gives_it) {
     const bool is_list = dim == kCount && asked >= 0 && rank_of(tensor) == 1;
     const bool tells = asked >= 0 && (dim != kCount || is_list || asked == 0);
     if (tells && host_.on_slice) return host_.on_slice(host_.context, tensor, is_list ? 0 : dim, asked);
-    return host_.on_size_read ? host_.on_size_read(host_.context, tensor) : void();
+    if (gives_it && dim == Frame::kAllDims) dim = item_of_size(top().code, top().ops, top().offset, rank_of(tensor));
+    return host_.on_size_read ? host_.on_size_read(host_.context, tensor, dim) : void();
   }
   top().sizes_of = known;
   top().size_dim = dim;
@@ -135,7 +154,7 @@ void Tracer::read_sizes_by_call(PyObject* callable, PyObject* tensor, std::strin
   if (name == "numel" || name == "nelement") return read_sizes(tensor, kCount, gives_it);
   if (name == "size" && args.size() == 1) return read_sizes(tensor, Frame::kAllDims, gives_it);
   if (name != "size" || args.size() != 2 || !PyLong_CheckExact(args[1]))
-    return host_.on_size_read(host_.context, tensor);
+    return host_.on_size_read(host_.context, tensor, -1);
   touch(args[1]);
   const long count = rank_of(tensor), dim = PyLong_AsLong(args[1]);
   PyErr_Clear();

@@ -92,7 +92,7 @@ void Tracer::judge_autograd_compiler(PyObject* callee, Args args) {
 // The elements as new lists of numbers: whoever told of it guards what they are.
 void Tracer::judge_contents(PyObject* callee, Args args) {
   if (args.size() != 1 || !is_tensor(args[0]) || !host_.on_contents_read) return judge_exit(callee, args);
-  if (host_.on_size_read) host_.on_size_read(host_.context, args[0]);
+  if (host_.on_size_read) host_.on_size_read(host_.context, args[0], -1);
   host_.on_contents_read(host_.context, args[0]);
   top().nested_result = true;
 }
