@@ -104,7 +104,11 @@ class Maker:
 
     def total(self) -> None:
         a = self.any_rows()
-        self.results.append(self.random.choice([f"{a}.sum()", f"{a}.sum(1) * 2", f"{a}.mean(0)", f"({a} * 2).sum(0)"]))
+        self.results.append(
+            self.random.choice(
+                [f"{a}.abs().sum()", f"{a}.abs().sum(1) * 2", f"{a}.square().mean(0)", f"({a} * 2).abs().sum(0)"]
+            )
+        )
 
     def text(self) -> str:
         self.add("x0 = x * 2 + m.unsqueeze(1)")
