@@ -238,6 +238,55 @@ TEST(Plan, IndependentUpdatesAreOneParallelStepInPlace) {
   EXPECT_EQ(p.arena_bytes, 0);
 }
 
+/// `base` with a region of its columns, every other one from `first` on, below 1.
+NodeId clamped(Graph& g, NodeId base, int64_t first) {
+  const ir::IndexMap columns{{ir::Affine{0, {{0, 1}}}, ir::Affine{first, {{1, 2}}}}};
+  const NodeId part = g.view(base, columns, {g.sizes(base)[0], 2});
+  return g.update(base, g.pointwise(Op::Min, {part, number(g, 1)}), columns);
+}
+
+TEST(Plan, WhatIsMadeOnlyToBeWrittenToIsInMemoryOnce) {
+  for (const bool joins : {false, true}) {
+    Graph g;
+    const NodeId x = tensor(g, {100, joins ? 2 : 4}), twice = g.pointwise(Op::Add, {x, x});
+    const NodeId base = joins ? g.cat({twice, g.pointwise(Op::Mul, {x, x})}, 1) : twice;
+    g.outputs = {clamped(g, clamped(g, base, 0), 1)};
+    const plan::Program p = planned(g);
+    EXPECT_EQ(p.steps.size(), 3u) << plan::text(p);
+    EXPECT_EQ(p.arena_bytes, 0) << plan::text(p);
+    EXPECT_EQ(check(g, 5), "");
+  }
+}
+
+TEST(Plan, ACatThatIsWrittenToSharesNoMemory) {
+  Graph g;
+  const NodeId x = tensor(g, {10, 4}), y = tensor(g, {10, 4});
+  const NodeId first = g.cat({x, y}, 0), longer = g.cat({first, x}, 0), same = g.cat({x, y, y}, 0);
+  g.outputs = {g.pointwise(Op::Add, {clamped(g, first, 0), number(g, 2)}),
+               g.pointwise(Op::Add, {clamped(g, longer, 1), number(g, 3)}), g.pointwise(Op::Add, {same, number(g, 4)})};
+  EXPECT_EQ(check(g, 6), "");
+}
+
+TEST(Plan, WhatIsReadInManyBroadcastPlacesIsStored) {
+  for (const int64_t boxes : {4, 100}) {
+    Graph g;
+    const NodeId near = tensor(g, {boxes, 4}), label = tensor(g, {boxes, 1});
+    const NodeId moved = g.pointwise(Op::Add, {near, g.pointwise(Op::Mul, {label, number(g, 100)})});
+    const auto column = [&](int64_t which, bool is_row) {
+      const ir::IndexMap map{{ir::Affine{0, {{is_row ? uint8_t{1} : uint8_t{0}, 1}}}, ir::Affine{which, {}}}};
+      return g.view(moved, map, is_row ? std::vector<ir::Dim>{1, boxes} : std::vector<ir::Dim>{boxes, 1});
+    };
+    const auto side = [&](int64_t which) {
+      const NodeId low = g.pointwise(Op::Max, {column(which, false), column(which, true)});
+      return g.pointwise(Op::Sub, {g.pointwise(Op::Min, {column(which + 2, false), column(which + 2, true)}), low});
+    };
+    g.outputs = {g.pointwise(Op::Mul, {side(0), side(1)})};
+    const plan::Program p = planned(g);
+    EXPECT_EQ(p.made.size(), boxes == 100 ? 2u : 1u) << plan::text(p);
+    EXPECT_EQ(check(g, 7), "");
+  }
+}
+
 TEST(Plan, ProductWithEpilogueRunsInPlaceAndInTiles) {
   Graph g;
   const NodeId x = tensor(g, {96, 128}), y = tensor(g, {96, 64});

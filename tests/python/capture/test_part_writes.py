@@ -593,3 +593,78 @@ def test_as_strided_of_a_part_of_memory():
         return x[1:].as_strided((2, 2), (6, 1), 0) * 2, x[1:].as_strided((2, 2), (6, 1), 8) * 2
 
     check(run, torch.randn(4, 6))
+
+
+def lows_and_highs(x):
+    boxes = torch.cat((x - 1, x + 1), dim=1)
+    boxes[..., 0::2].clamp_(0, 2)
+    boxes[..., 1::2].clamp_(0, 3)
+    return boxes + 1
+
+
+def computed_and_written(x):
+    y = x.exp()
+    y[:, 0] *= 2
+    y[:, 1].clamp_(max=1.5)
+    return y
+
+
+def read_beside(x):
+    y = x.exp()
+    y[:, 0] = y[:, 1] * 2
+    return y.sum(1)
+
+
+def joined_twice(x):
+    a = torch.cat((x, x + 1))
+    b = torch.cat((a, x + 2))
+    b[0] += 1
+    a[0] -= 1
+    return a * 2, b * 2
+
+
+def of_equal_parts(x):
+    a, b = torch.cat((x, x + 1)), torch.cat((x, x + 1, x + 2))
+    a[1] = 7
+    return a + 1, b + 1, torch.cat((a, b)) * 2
+
+
+def seen_before(x):
+    a = torch.stack((x.exp(), x))
+    before, view = a.sum(0), a[1]
+    a[0].sigmoid_()
+    a[1].tanh_()
+    return before, a.sum(0), view
+
+
+def swept(x):
+    a = torch.cat((x, x + 1))
+    for i in range(1, a.shape[0]):
+        a[i] += a[i - 1] * 0.5
+    return a
+
+
+@pytest.mark.parametrize(
+    ("fn", "most"),
+    [
+        (lows_and_highs, 4),
+        (computed_and_written, 3),
+        (read_beside, None),
+        (joined_twice, None),
+        (of_equal_parts, None),
+        (seen_before, None),
+        (swept, None),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_is_made_only_to_be_written_to_is_in_memory_once(fn, most):
+    fast = fastjit(fn)
+    for seed in range(3):
+        x = torch.randn(30, 2 if fn is lows_and_highs else 4, generator=torch.Generator().manual_seed(seed))
+        mine, eagers = x.clone(), x.clone()
+        assert_same(fast(mine), fn(eagers))
+        assert_same(mine, eagers)
+    assert (fast.stats().hits, fast.stats().fallbacks) == (2, {})
+    if most:
+        plan = fast.inspect("plan").split("\n\n", 1)[1]
+        assert len(re.findall(r"^ *kernel \d+ \(", plan, re.MULTILINE)) <= most
