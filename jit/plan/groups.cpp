@@ -412,16 +412,47 @@ bool Former::lies_in_memory(BufferId buffer, ir::NodeId memory) const {
   return buffer.is_own() && (buffer.node == memory || whole(buffer) == memory);
 }
 
-/// Whether the draft reads memory of which the item writes a region.
-bool Former::reads_region_of(const Item& item, const Draft& draft) const {
-  for (const Root& root : item.roots)
-    for (const Storage& dest : root.dests) {
-      if (!dest.buffer.is_own() || graph()[dest.buffer.node].op != ir::Op::Update) continue;
-      const ir::NodeId memory = whole(dest.buffer);
-      const auto lies_there = [&](const Access& access) { return lies_in_memory(access.buffer, memory); };
-      if (std::ranges::any_of(draft.accesses, lies_there)) return true;
+bool Former::is_region(BufferId buffer) const { return buffer.is_own() && graph()[buffer.node].op == ir::Op::Update; }
+
+/// Whether what one of the items reads or writes may be what the other one writes in a region of the same memory. Each
+/// by itself is right.
+bool Former::share_regions(const Item& one, const Item& other) const {
+  const bool is_one_space = ir::identical(one.frame.sizes, other.frame.sizes);
+  const auto meet = [&](const Item& writer, const Item& user) {
+    for (const Root& root : writer.roots)
+      for (const Storage& dest : root.dests) {
+        if (!is_region(dest.buffer)) continue;
+        const ir::NodeId memory = whole(dest.buffer);
+        const Linear place = placed(writer, root, dest);
+        const auto meets = [&](BufferId buffer, const Linear& address) {
+          return lies_in_memory(buffer, memory) && !(is_one_space && are_apart(address, place, writer.frame));
+        };
+        for (const Access& access : user.draft.accesses)
+          if (meets(access.buffer, access.address)) return true;
+        for (const Root& made : user.roots)
+          for (const Storage& written : made.dests)
+            if (meets(written.buffer, placed(user, made, written))) return true;
+      }
+    return false;
+  };
+  return meet(one, other) || meet(other, one);
+}
+
+/// Whether the draft loads from memory after it has stored a region there.
+bool Former::loads_after_region(const Draft& draft, const std::vector<Root>& roots) const {
+  for (size_t which = 0; which < roots.size(); ++which)
+    for (const Storage& dest : roots[which].dests) {
+      const ir::NodeId memory = is_region(dest.buffer) ? whole(dest.buffer) : ir::kNoNode;
+      const auto lies_there = [&](BufferId loaded) { return lies_in_memory(loaded, memory); };
+      if (memory != ir::kNoNode && is_loaded_after(draft, which, lies_there)) return true;
     }
   return false;
+}
+
+Linear Former::placed(const Item& item, const Root& root, const Storage& dest) const {
+  Linear place = root_address(world_, item.frame, root, dest.strides);
+  place.back() += dest.offset;
+  return place;
 }
 
 /// A kernel of its own writes `value` to `dest`, a region of an Update; where it would read elsewhere in that memory,
@@ -451,19 +482,14 @@ bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir:
   if (std::ranges::any_of(producers(base), [&](uint32_t producer) { return producer > item; })) return false;
   const Item& host = items_[item];
   const auto lies_there = [&](BufferId buffer) { return lies_in_memory(buffer, memory); };
-  const auto place_of = [&](const Root& written, const Storage& to) {
-    Linear place = root_address(world_, host.frame, written, to.strides);
-    place.back() += to.offset;
-    return place;
-  };
-  const Linear place = place_of(root, dest);
+  const Linear place = placed(host, root, dest);
   for (const Access& access : host.draft.accesses)
     if (lies_there(access.buffer) && !are_apart(access.address, place, host.frame) &&
         (!host.draft.scratch.empty() || !identical(access.address, place)))
       return false;
   for (const Root& other : host.roots)
     for (const Storage& written : other.dests)
-      if (lies_there(written.buffer) && !are_apart(place_of(other, written), place, host.frame)) return false;
+      if (lies_there(written.buffer) && !are_apart(placed(host, other, written), place, host.frame)) return false;
   return !is_loaded_after(host.draft, static_cast<size_t>(&root - host.roots.data()), lies_there);
 }
 
@@ -680,7 +706,13 @@ bool Former::join(uint32_t candidate, const Item& single) {
   }
   Drafted made = draft(world_, frame, roots, item.keep);
   auto* joined = std::get_if<Draft>(&made);
-  if (!joined || !written_before(*joined, candidate, false) || reads_region_of(item, *joined)) return false;
+  if (!joined || share_regions(item, single) || loads_after_region(*joined, roots)) return false;
+  const auto is_there = [&](const Access& access) {  // the rest of what the item writes a region of is
+    const auto last = last_producer_.find(access.buffer);
+    return last == last_producer_.end() || last->second < candidate ||
+           (last->second == candidate && is_region(access.buffer));
+  };
+  if (!std::ranges::all_of(joined->accesses, is_there)) return false;
   item.frame = std::move(frame);
   item.roots = std::move(roots);
   item.draft = std::move(*joined);

@@ -90,7 +90,10 @@ class Former {
   Item single(ir::NodeId value, Storage dest, bool copy);
   uint32_t append(Item item);
   bool lies_in_memory(BufferId buffer, ir::NodeId memory) const;
-  bool reads_region_of(const Item& item, const Draft& draft) const;
+  bool is_region(BufferId buffer) const;
+  bool share_regions(const Item& one, const Item& other) const;
+  bool loads_after_region(const Draft& draft, const std::vector<Root>& roots) const;
+  Linear placed(const Item& item, const Root& root, const Storage& dest) const;
   void pack(ir::NodeId reshape);
   void place(ir::NodeId value, std::vector<Storage> dests, bool copy);
   void call(ir::NodeId external);

@@ -45,7 +45,20 @@ Range range_of(const Linear& address, const Space& frame) {
   return range;
 }
 
+/// One begins between the steps that both go by, as the odd columns do between the even ones.
+static bool are_interleaved(const Linear& a, const Linear& b) {
+  int64_t step = 0;
+  for (const Linear* address : {&a, &b})
+    for (size_t d = 0; d + 1 < address->size(); ++d) {
+      if ((*address)[d].is_symbolic()) return false;
+      step = std::gcd(step, (*address)[d].hint());
+    }
+  const Dim between = a.back() - b.back();
+  return step > 1 && !between.is_symbolic() && between.hint() % step != 0;
+}
+
 bool are_apart(Linear a, Linear b, const Space& frame) {
+  if (are_interleaved(a, b)) return true;
   a.back() -= b.back();  // both may lie as far on as the round of a loop says
   b.back() = 0;
   return range_of(a, frame).is_apart_from(range_of(b, frame));

@@ -86,7 +86,8 @@ void Order::add_item() {
   epilogues_.push_back(kNoItem);
   guarded_.push_back(false);
   auto reads = [&](BufferId buffer) {
-    for (const uint32_t writer : former_.producers(buffer)) order_.before(writer, i);
+    for (const uint32_t writer : former_.producers(buffer))
+      if (writer != i) order_.before(writer, i);  // it writes another region of what it reads
     const BufferId memory = base(buffer);
     std::vector<uint32_t>& all = readers_[memory];
     if (all.empty() || all.back() != i) all.push_back(i);
