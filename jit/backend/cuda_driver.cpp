@@ -159,6 +159,8 @@ void cuda_parameters(const plan::KernelPlan& plan, const KernelArgs& args, std::
     for (size_t d = 0; d < rank; ++d)
       if (plan.operands[i].strides[d] == plan::StrideClass::Any)
         words.push_back(static_cast<uint64_t>(args.strides[i * rank + d]));
+  for (size_t i = 0; i < plan.operands.size(); ++i)
+    if (plan.operands[i].gathered) words.push_back(static_cast<uint64_t>(args.strides[plan.step_of(i)]));
   for (size_t i = 0; i < plan.scalars.size(); ++i) words.push_back(args.scalars[i]);
   if (!plan.scratch.empty()) {
     words.push_back(reinterpret_cast<uint64_t>(args.scratch));

@@ -21,7 +21,8 @@ struct KernelArgs {
   void* const* ptrs;       // one per operand: address of its element at index 0 of every dim; of a listed operand, of a
                            // list with that address in each round
   const int64_t* sizes;    // one per dim
-  const int64_t* strides;  // operand-major, [operand * rank + dim], in elements; read only for StrideClass::Any
+  const int64_t* strides;  // operand-major, [operand * rank + dim], in elements; read only for StrideClass::Any. Behind
+                           // them the steps of gathered operands, one each
   const uint64_t* scalars;  // one per run-time scalar: bits of a double or an int64
   char* scratch;            // this thread's Keep slots: slot s starts at scratch + s * scratch_stride
   int64_t scratch_stride;   // bytes, a multiple of 64

@@ -179,6 +179,13 @@ std::vector<Dim> broadcast(std::span<const Dim> a, std::span<const Dim> b) {
   return out;
 }
 
+std::vector<Dim> gathered_sizes(std::span<const Dim> table, std::span<const Dim> index, size_t dim) {
+  std::vector<Dim> out(table.begin(), table.end());
+  const auto at = out.begin() + static_cast<std::ptrdiff_t>(dim);
+  out.insert(out.erase(at), index.begin(), index.end());
+  return out;
+}
+
 std::vector<Dim> row_major(std::span<const Dim> sizes) {
   std::vector<Dim> strides(sizes.size());
   Dim step = 1;
@@ -487,6 +494,17 @@ Node Graph::reduction(Op op, DType dtype, NodeId value, ReduceAttr attr) {
   Node node = blank(op, dtype, intern(std::move(to)), rank, intern_in(known_reduces_, reduces, std::move(attr)));
   node.in[0] = value;
   return node;
+}
+
+NodeId Graph::gather(NodeId table, NodeId index, size_t dim) {
+  if (dim >= sizes(table).size() || nodes[index].dtype != DType::I64) refuse("gather: needs a dim, and I64 indices");
+  Layout to{gathered_sizes(sizes(table), sizes(index), dim), {}};
+  to.strides = row_major(to.sizes);
+  const size_t rank = to.sizes.size();
+  Node node = blank(Op::Gather, nodes[table].dtype, intern(std::move(to)), rank, static_cast<uint32_t>(dim));
+  node.in[0] = table;
+  node.in[1] = index;
+  return append(node);
 }
 
 NodeId Graph::reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result) {

@@ -260,6 +260,8 @@ class Graph {
   /// `base` with the elements at map(i) replaced by value[i]; the layout is base's. The map has one row per dim of
   /// `base`, and is injective.
   NodeId update(NodeId base, NodeId value, IndexMap map);
+  /// `table` with the dims of `index` in place of `dim`. Whoever asks for it knows that every index is in range.
+  NodeId gather(NodeId table, NodeId index, size_t dim);
   NodeId reduce(ReduceKind kind, NodeId value, std::vector<uint8_t> dims, DType result);
   NodeId dot(NodeId a, NodeId b, std::vector<uint8_t> dims);
   NodeId contract(ContractAttr attr, DType dtype, Layout layout);  // each is a node, and a tensor, of its own
@@ -301,6 +303,8 @@ class Graph {
 /// them. The guards let them in.
 Graph at_sizes(const Graph& graph, std::span<const int64_t> sizes);
 
+/// Sizes of what a Gather along `dim` gives.
+std::vector<Dim> gathered_sizes(std::span<const Dim> table, std::span<const Dim> index, size_t dim);
 /// Broadcast shape of two shapes; throws std::invalid_argument where torch would refuse.
 std::vector<Dim> broadcast(std::span<const Dim> a, std::span<const Dim> b);
 std::vector<Dim> row_major(std::span<const Dim> sizes);

@@ -189,6 +189,7 @@ uint32_t parse_attr(Graph& graph, Line& line, Op op, std::vector<NodeId>& operan
       line.expect("bits=");
       return push(graph.constants, line.integer<uint64_t>(16));
     case Op::Iota:
+    case Op::Gather:
       line.expect("dim=");
       return line.integer<uint32_t>();
     case Op::Result:

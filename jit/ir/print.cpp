@@ -82,6 +82,7 @@ std::string attr_text(const Graph& graph, const Node& node) {
       return const_text(graph, node) + " bits=" + std::string(bits, end);
     }
     case Op::Iota:
+    case Op::Gather:
       return " dim=" + std::to_string(node.attr);
     case Op::View:
     case Op::Update:

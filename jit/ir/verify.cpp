@@ -73,8 +73,19 @@ std::string update_fault(const Graph& graph, NodeId id) {
   return map_fault(map, graph.sizes(id), written);
 }
 
+std::string gather_fault(const Graph& graph, NodeId id) {
+  const Node& node = graph[id];
+  const auto [table, index] = std::pair(node.in[0], node.in[1]);
+  if (node.dtype != graph[table].dtype || graph[index].dtype != DType::I64) return "needs (T, i64) -> T";
+  if (node.attr >= graph.sizes(table).size()) return "its table has no such dim";
+  return std::ranges::equal(gathered_sizes(graph.sizes(table), graph.sizes(index), node.attr), graph.sizes(id))
+             ? ""
+             : "the result's sizes are not the table's with those of the index";
+}
+
 std::string shape_fault(const Graph& graph, NodeId id) {
   const Node& node = graph[id];
+  if (node.op == Op::Gather) return gather_fault(graph, id);
   if (node.op == Op::View) return map_fault(graph.maps[node.attr], graph.sizes(node.in[0]), graph.sizes(id));
   if (node.op == Op::Update) return update_fault(graph, id);
   if (node.op == Op::Reshape && graph.layout(id).numel() != graph.layout(node.in[0]).numel())

@@ -220,7 +220,7 @@ void Chooser::visit(ir::NodeId id) {
   if (is_step(id) || is_tensor(op) || op == ir::Op::Cat || op == ir::Op::Update) return;
   settle(id);
   if (ir::is_pointwise(op) && too_much(id)) cut(id);
-  if (ir::is_pointwise(op) && out_.why[id] == Why::Free) out_.why[id] = verdict(id);
+  if ((ir::is_pointwise(op) || op == ir::Op::Gather) && out_.why[id] == Why::Free) out_.why[id] = verdict(id);
 }
 
 /// Gathers what computing the value takes.
@@ -231,11 +231,17 @@ void Chooser::settle(ir::NodeId id) {
   cone.clear();
   const bool moves = !ir::is_pointwise(graph_[id].op);
   const int64_t points = this->points(id);
-  for (const ir::NodeId in : graph_.operands(id)) {
+  const auto operands = graph_.operands(id);
+  for (size_t k = 0; k < operands.size(); ++k) {
+    const ir::NodeId in = operands[k];
+    // Whoever gathers again reads the index again beside the elements, and that is little where they lie in rows.
+    const bool is_index = graph_[id].op == ir::Op::Gather && k == 1;
     if (in_memory(in)) {
-      streams.push_back({{in, 0}, this->points(in)});
+      streams.push_back({{in, 0}, is_index ? 0 : this->points(in)});
     } else {
       streams.insert(streams.end(), streams_[in].begin(), streams_[in].end());
+      if (is_index)
+        std::for_each(streams.end() - std::ssize(streams_[in]), streams.end(), [](Stream& s) { s.points = 0; });
       cone.insert(cone.end(), cones_[in].begin(), cones_[in].end());
     }
   }

@@ -59,7 +59,7 @@ int64_t Costs::point(const KernelPlan& plan) const {
   int64_t sum = kLoop;
   for (const Instr& instr : plan.code) {
     if (is_dot(instr)) return kProduct * ir::size_of(instr.dtype) / 4;
-    if (instr.code == Code::Load || instr.code == Code::Store) sum += kByte * ir::size_of(instr.dtype);
+    if (is_load(instr) || instr.code == Code::Store) sum += kByte * ir::size_of(instr.dtype);
     if (instr.code == Code::Compute) sum += ir::is_expensive(instr.op) ? kExpensive : kPlain;
   }
   return sum;

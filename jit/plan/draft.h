@@ -58,7 +58,10 @@ struct Root {
 struct Access {
   BufferId buffer;
   ir::DType dtype;
-  Linear address;  // per iteration dim, then the offset
+  Linear address;                // per iteration dim, then the offset
+  std::optional<Dim> step = {};  // of a Gather: so many elements for each that its index is higher
+  /// It reads this very element at each point.
+  bool is_at(const Linear& place) const { return !step && identical(address, place); }
 };
 
 /// Lists of a draft: 2p is `elem` of phase p, 2p + 1 its `row`.
@@ -82,7 +85,7 @@ template <class Accept>
 bool is_loaded_after(const Draft& draft, size_t which, Accept is_it) {
   for (size_t list = draft.homes[which] + size_t{1}; list < draft.lists.size(); ++list)
     for (const uint32_t at : draft.lists[list])
-      if (draft.code[at].code == Code::Load && is_it(draft.accesses[draft.code[at].imm].buffer)) return true;
+      if (is_load(draft.code[at]) && is_it(draft.accesses[draft.code[at].imm].buffer)) return true;
   return false;
 }
 

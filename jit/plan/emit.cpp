@@ -183,22 +183,30 @@ Emitter::Value Emitter::make(ir::NodeId id, const Map& map, int section) {
     case ir::Op::Reduce:
     case ir::Op::Dot:
       return make_reduce(id, map, section);
+    case ir::Op::Gather:
+      return make_gather(id, map, section);
     default:
       return refuse(MustStore{id});
   }
 }
 
-uint32_t Emitter::load(const Storage& storage, ir::DType dtype, const Map& map, int section) {
-  Access access{storage.buffer, dtype, dot(storage.strides, map)};
+/// Which access it is.
+uint64_t Emitter::access_at(const Storage& storage, ir::DType dtype, const Map& map, std::optional<Dim> step) {
+  Access access{storage.buffer, dtype, dot(storage.strides, map), step};
   access.address.resize(static_cast<size_t>(frame_.rank()) + 1, 0);
   access.address.back() += storage.offset;
   auto& all = draft_.accesses;
   const auto same = std::find_if(all.begin(), all.end(), [&](const Access& other) {
-    return other.buffer == access.buffer && identical(other.address, access.address);
+    const bool is_read_alike = step ? other.step && identical(*other.step, *step) : !other.step;
+    return is_read_alike && other.buffer == access.buffer && identical(other.address, access.address);
   });
   const auto index = static_cast<uint64_t>(same - all.begin());
   if (same == all.end()) all.push_back(std::move(access));
-  return add({.code = Code::Load, .dtype = dtype, .imm = index}, section);
+  return index;
+}
+
+uint32_t Emitter::load(const Storage& storage, ir::DType dtype, const Map& map, int section) {
+  return add({.code = Code::Load, .dtype = dtype, .imm = access_at(storage, dtype, map, std::nullopt)}, section);
 }
 
 /// The I64 value of an affine function of the iteration dims. Its numbers are constants of the kernel.
@@ -271,6 +279,27 @@ Emitter::Value Emitter::make_reshape(ir::NodeId id, const Map& map, int section)
   const Unraveled inner = unravel(position, graph_.sizes(in), frame_);
   if (inner.split) return refuse(*inner.split);
   return inner.map ? emit(in, *inner.map, section) : refuse(MustStore{id});
+}
+
+/// The table is in memory, whole, before the kernel begins.
+Emitter::Value Emitter::make_gather(ir::NodeId id, const Map& map, int section) {
+  const ir::Node& node = graph_[id];
+  const auto [table, index] = std::pair(node.in[0], node.in[1]);
+  const int dim = static_cast<int>(node.attr), taken = graph_[index].rank;
+  std::optional<Storage> storage = world_.strided(table, roots_);
+  if (const auto packed = world_.packed.find(table); !storage && packed != world_.packed.end())
+    storage = Storage{packed->second, 0, ir::row_major(graph_.sizes(table))};
+  if (!storage) return world_.is_strided(table, {}) ? refuse(Mismatch{}) : refuse(MustStore{table});
+  Map at(graph_[table].rank, map.cols), inner(taken, map.cols);
+  for (int c = 0; c < map.cols; ++c) {
+    for (int r = 0; r < at.rows; ++r) at.at(r, c) = r == dim ? Dim(0) : map.at(r < dim ? r : r + taken - 1, c);
+    for (int r = 0; r < taken; ++r) inner.at(r, c) = map.at(dim + r, c);
+  }
+  const Value value = emit(index, inner, section);
+  if (!value) return std::nullopt;
+  if (spreads(index, world_.numel(id), *value)) return refuse(MustStore{index});
+  const uint64_t access = access_at(*storage, node.dtype, at, storage->strides[node.attr]);
+  return add({.code = Code::Gather, .dtype = node.dtype, .args = {*value, 0, 0}, .imm = access}, section);
 }
 
 Emitter::Value Emitter::make_reduce(ir::NodeId id, const Map& map, int section) {

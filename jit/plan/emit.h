@@ -28,7 +28,9 @@ class Emitter {
   Value make_view(ir::NodeId id, const Map& map, int section);
   Value make_reshape(ir::NodeId id, const Map& map, int section);
   Value make_reduce(ir::NodeId id, const Map& map, int section);
+  Value make_gather(ir::NodeId id, const Map& map, int section);
   uint32_t load(const Storage& storage, ir::DType dtype, const Map& map, int section);
+  uint64_t access_at(const Storage& storage, ir::DType dtype, const Map& map, std::optional<Dim> step);
   uint32_t affine(const Linear& index, int section);
   uint32_t recall(uint32_t value, int section);
   uint32_t constant(ir::DType dtype, uint64_t bits, int section);

@@ -17,7 +17,7 @@ int points_per_thread(const KernelPlan& plan) {
   int64_t loads = 1;
   for (const Phase& phase : plan.phases)
     loads = std::max(loads, std::ranges::count_if(plan.is_row_kernel() ? phase.elem : phase.row, [&](uint32_t at) {
-                       return plan.code[at].code == Code::Load || plan.code[at].code == Code::Recall;
+                       return is_load(plan.code[at]) || plan.code[at].code == Code::Recall;
                      }));
   const auto computed = std::ranges::count(plan.code, Code::Compute, &Instr::code);
   const int64_t most = computed >= kLong ? 2 : 4;

@@ -100,8 +100,14 @@ void Former::mark_operands(ir::NodeId call) {
 void Former::mark_factors(ir::NodeId dot) {
   for (const ir::NodeId factor : graph().operands(dot)) {
     const ir::NodeId base = below_views(graph(), factor);
-    if (ir::is_pointwise(graph()[base].op)) stored_[base] = true;
+    if (ir::is_pointwise(graph()[base].op) || graph()[base].op == ir::Op::Gather) stored_[base] = true;
   }
+}
+
+/// What is gathered from is in memory.
+void Former::mark_table(ir::NodeId gather) {
+  const ir::NodeId base = below_views(graph(), graph()[gather].in[0]);
+  if (!is_tensor(graph()[base].op)) stored_[base] = true;
 }
 
 /// A view of torch's, and its result, lie in the memory of what it is given.
@@ -145,6 +151,7 @@ void Former::mark_stored() {
     }
     if (is_call(id)) mark_operands(id);
     if (node.op == ir::Op::Dot && live_[id]) mark_factors(id);
+    if (node.op == ir::Op::Gather && live_[id]) mark_table(id);
     if (node.op == ir::Op::Extern)
       for (const uint32_t index : graph().externs[node.attr].written)
         mark_before_write(id, graph().externs[node.attr].operands[index]);
@@ -484,8 +491,8 @@ bool Former::may_write(uint32_t item, const Root& root, const Storage& dest, ir:
   const auto lies_there = [&](BufferId buffer) { return lies_in_memory(buffer, memory); };
   const Linear place = placed(host, root, dest);
   for (const Access& access : host.draft.accesses)
-    if (lies_there(access.buffer) && !are_apart(access.address, place, host.frame) &&
-        (!host.draft.scratch.empty() || !identical(access.address, place)))
+    if (lies_there(access.buffer) && (access.step || !are_apart(access.address, place, host.frame)) &&
+        (!host.draft.scratch.empty() || !access.is_at(place)))
       return false;
   for (const Root& other : host.roots)
     for (const Storage& written : other.dests)

@@ -78,6 +78,7 @@ class Former {
   bool found_before(uint64_t late, uint32_t item) const;
   void mark_operands(ir::NodeId call);
   void mark_factors(ir::NodeId dot);
+  void mark_table(ir::NodeId gather);
   void mark_before_write(ir::NodeId writer, ir::NodeId written);
   bool lies_in(ir::NodeId id, ir::NodeId operand) const;
   void store(ir::NodeId id);

@@ -40,6 +40,8 @@ std::string line(uint32_t id, const Instr& in) {
   switch (in.code) {
     case Code::Load:
       return head + "load #" + std::to_string(in.imm) + type;
+    case Code::Gather:
+      return head + "gather #" + std::to_string(in.imm) + ", " + value(in.args[0]) + type;
     case Code::Scalar:
       return head + "scalar $" + std::to_string(in.imm) + type;
     case Code::Const:
@@ -77,6 +79,13 @@ int KernelPlan::kept() const {
   return count;
 }
 
+bool KernelPlan::has_gathers() const { return std::ranges::any_of(operands, &Operand::gathered); }
+
+size_t KernelPlan::step_of(size_t operand) const {
+  const auto before = std::span(operands).first(operand);
+  return operands.size() * dims.size() + static_cast<size_t>(std::ranges::count(before, true, &Operand::gathered));
+}
+
 bool KernelPlan::is_transposed(size_t operand) const {
   return tile > 0 && operands[operand].strides[static_cast<size_t>(vec_dim)] == StrideClass::Any &&
          operands[operand].strides[static_cast<size_t>(tile_dim)] == StrideClass::Unit;
@@ -112,8 +121,10 @@ uint64_t hash_of(const KernelPlan& plan) {
     for (const uint32_t arg : in.args) hash = mix(hash, arg);
     hash = mix(hash, in.imm);
   }
-  for (const Operand& operand : plan.operands)
+  for (const Operand& operand : plan.operands) {
+    hash = mix(hash, operand.gathered);
     for (const StrideClass stride : operand.strides) hash = mix(hash, static_cast<uint64_t>(stride));
+  }
   for (const Carry& carry : plan.carries) hash = mix(mix(hash, carry.from), carry.to);
   for (const auto* list : {&plan.sizes, &plan.strides})
     for (const int64_t number : *list) hash = mix(hash, static_cast<uint64_t>(number));
@@ -142,7 +153,7 @@ std::string text(const KernelPlan& plan) {
     out += "operand #" + std::to_string(i) + " " + std::string(ir::text(operand.dtype)) +
            (operand.output ? " out [" : " in [");
     for (StrideClass stride : operand.strides) out += "01*2p-"[static_cast<size_t>(stride)];
-    out += operand.listed ? "] listed" : "]";
+    out += operand.listed ? "] listed" : operand.gathered ? "] gathered" : "]";
     if (plan.is_small()) {
       const size_t rank = plan.sizes.size();
       out += " strides [" + list(std::span(plan.strides).subspan(i * rank, rank)) + "]";
@@ -172,8 +183,11 @@ std::string name(const KernelPlan& plan) {
     const Instr& in = plan.code[id];
     loads = loads || in.code == Code::Load;
     converts = converts || (in.code == Code::Compute && in.op == ir::Op::Convert);
-    if ((in.code != Code::Compute || in.op == ir::Op::Convert) && in.code != Code::Reduce) return;
-    const std::string_view word = in.code == Code::Reduce ? ir::text(in.kind) : ir::text(in.op);
+    const bool has_op = in.code == Code::Compute && in.op != ir::Op::Convert;
+    if (!has_op && in.code != Code::Reduce && in.code != Code::Gather) return;
+    const std::string_view word = in.code == Code::Reduce   ? ir::text(in.kind)
+                                  : in.code == Code::Gather ? ir::text(ir::Op::Gather)
+                                                            : ir::text(in.op);
     if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
   };
   for (const Phase& phase : plan.phases) {

@@ -53,12 +53,14 @@ struct Operand {
   bool output = false;               // stored to (an operand may be both loaded and stored: in place, same element)
   std::vector<StrideClass> strides;  // one per dim; an output is Zero on Reduced dims unless stored in `elem`
   bool listed = false;               // of a small plan over time: KernelArgs has a list of pointers, one a round
+  bool gathered = false;             // only Gathers read it: anywhere, so that nothing of its kernel writes there
   bool operator==(const Operand&) const = default;
 };
 
 /// What an instruction does. Values are SSA: an instruction's number is its place in KernelPlan::code.
 enum class Code : uint8_t {
   Load,     // imm: operand                       -> its element, as dtype
+  Gather,   // imm: gathered operand, args[0]: I64 -> its element so many steps further on
   Scalar,   // imm: run-time scalar (F64 or I64)  -> that number
   Const,    // imm: 64 bits (double for floats, int64 otherwise)
   Index,    // imm: dim                           -> I64 index along it
@@ -88,6 +90,7 @@ constexpr int arity(const Instr& instr) {
       return ir::info(instr.op).arity;
     case Code::Reduce:
       return instr.kind == ir::ReduceKind::Dot ? 2 : 1;
+    case Code::Gather:
     case Code::Store:
     case Code::Keep:
       return 1;
@@ -96,6 +99,8 @@ constexpr int arity(const Instr& instr) {
   }
 }
 
+/// Reads an operand.
+constexpr bool is_load(const Instr& instr) { return instr.code == Code::Load || instr.code == Code::Gather; }
 constexpr bool is_dot(const Instr& instr) { return instr.code == Code::Reduce && instr.kind == ir::ReduceKind::Dot; }
 
 struct Phase {
@@ -152,6 +157,9 @@ struct KernelPlan {
   bool vec_is_kept() const { return vec_dim >= 0 && dims[static_cast<size_t>(vec_dim)] == DimKind::Kept; }
   /// The dim that `rows` are of; -1: none.
   int row_dim() const { return kept() - (vec_is_kept() ? 2 : 1); }
+  /// Where KernelArgs::strides has the step of a gathered operand, in elements: behind those of the dims.
+  size_t step_of(size_t operand) const;
+  bool has_gathers() const;
   /// The operand goes through the buffer of a tile.
   bool is_transposed(size_t operand) const;
 };

@@ -87,6 +87,9 @@ class Verifier {
     if (plan_.rows > 1 && (!loops || plan_.row_dim() < 0 || !plan_.scratch.empty()))
       return fail("several rows need a kept dim for them, a loop in each, and no scratch slots");
     if (!tiles()) return false;
+    const bool is_odd = plan_.tile > 0 || plan_.vector > 1 || plan_.is_small() || plan_.is_over_time();
+    if (plan_.has_gathers() && is_odd)
+      return fail("what gathers has no tiles, vectors of a GPU or rounds, and is not small");
     if (!is_vector_whole()) return fail("a vector of 1 or 4 elements lies along the last dim, or down a tile");
     if (!plan_.scratch.empty() && (vec < 0 || plan_.vec_is_kept())) return fail("scratch slots need a reduced vec_dim");
     if (!plan_.is_row_kernel() && plan_.phases.size() != 1) return fail("a pointwise kernel has one phase");
@@ -165,6 +168,7 @@ class Verifier {
       const Operand& operand = plan_.operands[i];
       if (operand.strides.size() != plan_.dims.size())
         return fail("operand #" + std::to_string(i) + " has not one stride a dim");
+      if (operand.gathered && operand.output) return fail("operand #" + std::to_string(i) + " is gathered and stored");
       if (!packed(operand)) return fail("operand #" + std::to_string(i) + " is packed otherwise than rows are");
       for (int d = 0; operand.output && d < plan_.kept(); ++d)
         if (operand.strides[d] == StrideClass::Zero)
@@ -205,6 +209,7 @@ class Verifier {
     if (!arguments(id, count)) return false;
     switch (in.code) {
       case Code::Load:
+      case Code::Gather:
       case Code::Store:
         if (!memory(id, in)) return false;
         break;
@@ -241,9 +246,11 @@ class Verifier {
     if (operand.dtype != in.dtype) return fail(id, "has not its operand's type");
     uint32_t moves = 0;
     for (int d = 0; d < plan_.rank(); ++d) moves |= operand.strides[d] != StrideClass::Zero ? 1u << d : 0u;
-    if (in.code == Code::Load) {
+    if (is_load(in)) {
       if (stored_[in.imm]) return fail(id, "loads what an earlier instruction stored");
-      deps_[id] = moves;
+      if (operand.gathered != (in.code == Code::Gather)) return fail(id, "loads otherwise than its operand is read");
+      if (in.code == Code::Gather && arg_type(in, 0) != DType::I64) return fail(id, "gathers by no i64");
+      deps_[id] |= moves;
       return true;
     }
     if (!operand.output) return fail(id, "stores to an operand that is no output");

@@ -39,7 +39,10 @@ double Shaper::lane_cost(const Loop& loop, bool reduced) const {
   double in_loop = 0, per_row = 0;
   for (const Touched& touched : touched_) {
     const Dim step = stride(touched, loop.dim);
-    const double cost = is(step, 1) ? 1 : is(step, 0) ? 0.1 : (touched.stored ? 1.5 : 1.0) * lanes;
+    const bool is_apart = touched.turns >> loop.dim & 1;
+    const double cost = !is_apart && is(step, 1)   ? 1
+                        : !is_apart && is(step, 0) ? 0.1
+                                                   : (touched.stored ? 1.5 : 1.0) * lanes;
     (touched.in_loop || !frame_.has_reduced() ? in_loop : per_row) += cost;
   }
   for (const Instr& instr : code_) {
@@ -146,7 +149,7 @@ bool Shaper::packs(const Loop& lanes, const Loop& rows) const {
 
 /// Colours of an image: along the few points of their dim a vector would be mostly empty.
 void Shaper::choose_packed() {
-  if (options_.cuda || !reduced_.empty() || rows_ == Rows::Separate) return;
+  if (options_.cuda || !reduced_.empty() || rows_ == Rows::Separate || has_gathers()) return;
   for (const Loop& lanes : kept_)
     for (const Loop& rows : kept_) {
       if (!packs(lanes, rows)) continue;
@@ -163,7 +166,7 @@ void Shaper::choose_packed() {
 
 /// Tiles lie along the loop that most bytes of transposed operands follow.
 void Shaper::choose_tile() {
-  if (!reduced_.empty() || !out_.kept_lanes || is_packed_) return;
+  if (!reduced_.empty() || !out_.kept_lanes || is_packed_ || has_gathers()) return;
   if (kept_.back().size.hint() < kLeastSide) return;
   int64_t most = 0;
   size_t best = 0;
@@ -186,6 +189,7 @@ void Shaper::choose_tile() {
 /// A product of so few elements that its loops, and vectors that are mostly empty, would cost more than it does.
 bool Shaper::is_small() const {
   if (!is_product_ || options_.cuda || rows_ == Rows::Separate || !draft_.scratch.empty()) return false;
+  if (has_gathers()) return false;
   int64_t points = 1, reduced = 1;
   for (const auto* loops : {&kept_, &reduced_})
     for (const Loop& loop : *loops) {

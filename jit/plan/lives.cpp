@@ -183,8 +183,7 @@ void Lives::try_in_place(const Item& item, size_t step) {
     for (const Access& access : item.draft.accesses) {
       const BufferId old = home(access.buffer);
       if (!may_take(old) || !may_take(access.buffer) || (is_temp(old) && !is_temp(dest.buffer)) ||
-          !identical(access.address, address) || access.dtype != dtype || lives_[old].last != step ||
-          lives_[old].last_loads != 1 ||
+          !access.is_at(address) || access.dtype != dtype || lives_[old].last != step || lives_[old].last_loads != 1 ||
           !identical(graph_.layout(old.node).numel(), graph_.layout(root.value).numel()) ||
           former_.producers(access.buffer).size() != 1)
         continue;

@@ -134,8 +134,7 @@ bool Order::may_store(uint32_t index, const Storage& dest, const Root& root) con
   const Item& item = former_.items()[index];
   const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
   for (const Access& access : item.draft.accesses)
-    if (base(access.buffer) == dest.buffer && (access.buffer != dest.buffer || !identical(access.address, address)))
-      return false;
+    if (base(access.buffer) == dest.buffer && (access.buffer != dest.buffer || !access.is_at(address))) return false;
   const auto which = static_cast<size_t>(&root - item.roots.data());
   if (is_loaded_after(item.draft, which, [&](BufferId loaded) { return loaded == dest.buffer; })) return false;
   return std::ranges::none_of(readers(dest.buffer),
@@ -215,7 +214,7 @@ bool Order::is_epilogue(uint32_t call, uint32_t kernel, ir::NodeId product) cons
   int loads = 0;
   for (const Access& access : item.draft.accesses) {
     if (access.buffer != product) continue;
-    if (++loads > 1 || !identical(access.address, expected)) return false;
+    if (++loads > 1 || !access.is_at(expected)) return false;
   }
   return std::ranges::none_of(
       order_.needs(kernel), [&](uint32_t other) { return order_.home(other) != call && order_.reaches(call, other); });
@@ -237,7 +236,7 @@ void Order::merge(uint32_t call, uint32_t kernel, ir::NodeId product) {
       if (!own || is_loaded_after(item.draft, which, [&](BufferId loaded) { return loaded == product; })) continue;
       const Linear address = root_address(former_.world(), item.frame, root, dest.strides);
       for (Access& access : item.draft.accesses)
-        if (access.buffer == product && identical(access.address, address)) {
+        if (access.buffer == product && access.is_at(address)) {
           access.buffer = dest.buffer;
           places_[product] = dest.buffer;
         }

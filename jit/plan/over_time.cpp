@@ -67,6 +67,7 @@ class Inward {
 };
 
 bool Inward::has_fitting_loops() const {
+  if (plan_.has_gathers()) return false;
   if (plan_.is_small()) return true;
   const auto is_packed = [](const Operand& operand) {
     return std::ranges::any_of(operand.strides,
@@ -100,8 +101,7 @@ bool Inward::is_near() const {
 }
 
 bool Inward::is_loaded(uint32_t operand) const {
-  return std::ranges::any_of(plan_.code,
-                             [&](const Instr& instr) { return instr.code == Code::Load && instr.imm == operand; });
+  return std::ranges::any_of(plan_.code, [&](const Instr& instr) { return is_load(instr) && instr.imm == operand; });
 }
 
 bool Inward::lies_alike(uint32_t a, uint32_t b) const {

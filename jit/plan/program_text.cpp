@@ -329,8 +329,10 @@ Traffic traffic(const KernelPlan& plan, const KernelStep& step) {
       const Instr& instr = plan.code[at];
       if (instr.code == Code::Compute || instr.code == Code::Reduce) result.operations += points(plan, step, in_loop);
       if (instr.code == Code::Store) result.written += touched(instr.imm);
-      if (instr.code == Code::Load && !read[instr.imm]) result.read += touched(instr.imm);
-      if (instr.code == Code::Load) read[instr.imm] = true;
+      if (!is_load(instr) || read[instr.imm]) continue;
+      const bool is_gather = instr.code == Code::Gather;  // as if each point read an element of its own
+      result.read += is_gather ? points(plan, step, in_loop) * ir::size_of(instr.dtype) : touched(instr.imm);
+      read[instr.imm] = true;
     }
   };
   for (const Phase& phase : plan.phases) {

@@ -21,7 +21,8 @@ constexpr int64_t kColumns = 64;  // of a unit where an operand is transposed or
 void Shaper::touch() {
   code_ = draft_.code;
   lists_ = draft_.lists;
-  for (const Access& access : draft_.accesses) touched_.push_back({access.buffer, access.dtype, access.address});
+  for (const Access& access : draft_.accesses)
+    touched_.push_back({access.buffer, access.dtype, access.address, access.step});
   for (size_t i = 0; i < roots_.size(); ++i) {
     const Map map = root_map(world_, frame_, roots_[i]);
     for (const Storage& dest : roots_[i].dests) {
@@ -29,7 +30,7 @@ void Shaper::touch() {
       address.resize(static_cast<size_t>(frame_.rank()) + 1, 0);
       address.back() += dest.offset;
       auto found = std::find_if(touched_.begin(), touched_.end(), [&](const Touched& other) {
-        return other.buffer == dest.buffer && identical(other.address, address);
+        return other.buffer == dest.buffer && !other.step && identical(other.address, address);
       });
       const auto index = static_cast<uint64_t>(found - touched_.begin());
       const ir::DType dtype = world_.graph[roots_[i].value].dtype;
@@ -43,7 +44,28 @@ void Shaper::touch() {
   }
   for (size_t list = 0; list < lists_.size(); list += 2)
     for (const uint32_t at : lists_[list])
-      if (code_[at].code == Code::Load || code_[at].code == Code::Store) touched_[code_[at].imm].in_loop = true;
+      if (is_load(code_[at]) || code_[at].code == Code::Store) touched_[code_[at].imm].in_loop = true;
+  if (has_gathers()) find_turns();
+}
+
+void Shaper::find_turns() {
+  std::vector<uint32_t> moves(code_.size(), 0);
+  const uint32_t kept = [&] {
+    uint32_t bits = 0;
+    for (size_t d = 0; d < frame_.kinds.size(); ++d) bits |= frame_.kinds[d] == DimKind::Kept ? 1u << d : 0u;
+    return bits;
+  }();
+  for (const std::vector<uint32_t>& list : lists_)
+    for (const uint32_t at : list) {
+      const Instr& instr = code_[at];
+      for (int i = 0; i < arity(instr); ++i) moves[at] |= moves[instr.args[i]];
+      if (instr.code == Code::Gather) touched_[instr.imm].turns |= moves[at];
+      if (instr.code == Code::Index) moves[at] |= 1u << instr.imm;
+      if (instr.code == Code::Reduce) moves[at] &= kept;
+      if (instr.code == Code::Recall) moves[at] = ~0u;
+      for (int d = 0; is_load(instr) && d < frame_.rank(); ++d)
+        moves[at] |= is(stride(touched_[instr.imm], d), 0) ? 0u : 1u << d;
+    }
 }
 
 void Shaper::order() {
@@ -110,13 +132,13 @@ void Shaper::fill_plan() {
       if (is_lanes) return StrideClass::Packed;
       if (loop.dim == kept_[kept_.size() - 2].dim) return is(step, 1) ? StrideClass::Unit : StrideClass::Back;
     }
-    return is(step, 0)                                  ? StrideClass::Zero
-           : is(step, 1)                                ? StrideClass::Unit
-           : is(step, 2) && is_lanes && !touched.stored ? StrideClass::Two
-                                                        : StrideClass::Any;
+    return is(step, 0)                                                   ? StrideClass::Zero
+           : is(step, 1)                                                 ? StrideClass::Unit
+           : is(step, 2) && is_lanes && !touched.stored && !touched.step ? StrideClass::Two
+                                                                         : StrideClass::Any;
   };
   for (const Touched& touched : touched_) {
-    Operand operand{touched.dtype, touched.stored, {}};
+    Operand operand{touched.dtype, touched.stored, {}, false, touched.step.has_value()};
     for (const Loop& loop : loops) {
       operand.strides.push_back(class_of(touched, loop));
       out_.dims.strides.push_back(stride(touched, loop.dim));
@@ -125,6 +147,8 @@ void Shaper::fill_plan() {
     out_.buffers.push_back(touched.buffer);
     out_.dims.offsets.push_back(touched.address.back());
   }
+  for (const Touched& touched : touched_)
+    if (touched.step) out_.dims.strides.push_back(*touched.step);
   for (Instr& instr : code_)
     if (instr.code == Code::Index) instr.imm = static_cast<uint64_t>(place[instr.imm]);
   plan.code = code_;
@@ -158,6 +182,7 @@ void Shaper::fill_plan() {
 /// not move in the loop over reduced indices is taken one by one.
 uint8_t Shaper::vector_on_gpu() const {
   constexpr int64_t kVector = 4;
+  if (has_gathers()) return 1;
   const bool is_row = !reduced_.empty();
   if (is_row ? out_.kept_lanes : kept_.empty()) return 1;
   const auto is_whole = [](Dim number) { return !number.is_symbolic() && number.hint() % kVector == 0; };

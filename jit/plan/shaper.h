@@ -12,8 +12,10 @@ struct Touched {
   BufferId buffer;
   ir::DType dtype;
   Linear address;
+  std::optional<Dim> step = {};  // of what is gathered: see Access
   bool stored = false;
   bool in_loop = false;  // loaded or stored once per reduced point
+  uint32_t turns = 0;    // frame dims that a Gather's index moves along, a bit each
 };
 
 /// One loop of the kernel: a frame dim, or several merged into their innermost.
@@ -54,6 +56,10 @@ class Shaper {
   void choose_lanes();
   bool may_take(bool reduced) const;
   void choose_rows();
+  void find_turns();
+  bool has_gathers() const {
+    return std::ranges::any_of(touched_, [](const Touched& touched) { return touched.step.has_value(); });
+  }
   bool has_many_registers() const;
   bool has_wide_rows() const;
   int64_t bytes_still(const Loop& loop) const;

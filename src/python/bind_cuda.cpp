@@ -38,6 +38,8 @@ py::list cuda_kernels(const py::object& function, size_t index) {
     std::vector<size_t> strides;  // places in KernelArgs::strides that are parameters
     for (size_t i = 0; i < plan.operands.size() * rank; ++i)
       if (plan.operands[i / rank].strides[i % rank] == plan::StrideClass::Any) strides.push_back(i);
+    for (size_t i = 0; i < plan.operands.size(); ++i)
+      if (plan.operands[i].gathered) strides.push_back(plan.step_of(i));
     std::vector<int> divided;
     for (int d = 0; d < plan.rank(); ++d)
       if (plan::is_divided(plan, d)) divided.push_back(d);

@@ -246,6 +246,8 @@ Tensor value_of(const ir::Graph& graph, ir::NodeId id, const std::vector<Tensor>
       return viewed(in(0), graph.maps[node.attr], sizes);
     case Op::Update:
       return updated(in(0), in(1), graph.maps[node.attr]);
+    case Op::Gather:
+      return in(0).index_select(node.attr, in(1).reshape(-1)).reshape(sizes);
     case Op::Reshape:
       return in(0).reshape(sizes);
     case Op::Cat: {

@@ -57,6 +57,23 @@ TEST(CudaSource, NamesWhatItDoes) {
   EXPECT_EQ(source, codegen::cuda_source(scaled_add()));
 }
 
+TEST(CudaSource, GathersAreLoadsAtAnIndex) {
+  PlanBuilder b("kk", 1, 8);
+  b.out(b.gather(DType::F32, "*1", b.in(DType::I64, "10")), "*1");
+  EXPECT_EQ(plan::verify(b.plan), "");
+  const std::string source = codegen::cuda_source(b.plan);
+  EXPECT_TRUE(has(source, "p.in1[x_0s[u] * p.in1_step + i0 * p.in1_stride0 + i1]")) << source;
+  EXPECT_TRUE(has(source, "  long long in1_step;")) << source;
+  char index, table, out;
+  void* ptrs[] = {&index, &table, &out};
+  const int64_t sizes[] = {5, 70}, strides[] = {1, 0, 300, 1, 70, 1, 9};
+  const backend::KernelArgs args{ptrs, sizes, strides, nullptr, nullptr, 0, 0};
+  std::vector<uint64_t> words;
+  backend::cuda_parameters(b.plan, args, words);
+  const std::vector<uint64_t> behind_pointers(words.begin() + 3, words.end());
+  EXPECT_EQ(behind_pointers, (std::vector<uint64_t>{5, 70, plan::divisor(70), 300, 70, 9}));
+}
+
 TEST(CudaSource, RowsAreReducedByABlockOrByAThread) {
   EXPECT_EQ(plan::threads_of(softmax()), plan::Threads::BlockPerRow);
   EXPECT_TRUE(has(codegen::cuda_source(softmax()), "FjSum<double>")) << "f32 sums accumulate in double";

@@ -36,6 +36,11 @@ class PlanBuilder {
   uint32_t load(uint32_t operand) {
     return add({.code = plan::Code::Load, .dtype = plan.operands[operand].dtype, .imm = operand});
   }
+  uint32_t gather(ir::DType type, std::string_view strides, uint32_t index) {
+    const uint32_t table = operand(type, strides);
+    plan.operands[table].gathered = true;
+    return add({.code = plan::Code::Gather, .dtype = type, .args = {index, 0, 0}, .imm = table});
+  }
   void store(uint32_t operand, uint32_t value) {
     add({.code = plan::Code::Store, .dtype = plan.operands[operand].dtype, .args = {value, 0, 0}, .imm = operand});
   }

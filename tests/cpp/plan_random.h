@@ -58,7 +58,7 @@ class RandomGraph {
   }
 
   void step() {
-    switch (pick(18)) {
+    switch (pick(20)) {
       case 0:
       case 1:
       case 2:
@@ -87,6 +87,9 @@ class RandomGraph {
       case 16:
       case 17:
         return update();
+      case 18:
+      case 19:
+        return gather();
     }
   }
   void unary() {
@@ -238,6 +241,31 @@ class RandomGraph {
     if (pick(3) == 0) push(value);
     updates_.push_back(g_.update(base, value, map));
     push(updates_.back());
+  }
+  /// By positions that are computed, or that a reduction has found.
+  void gather() {
+    const Id table = any();
+    if (g_[table].rank == 0 || numel(table) == 0) return;
+    const auto dim = static_cast<size_t>(pick(g_[table].rank));
+    const ir::Dim size = sizes(table)[dim];
+    Id index = g_.constant_int(ir::DType::I64, pick(static_cast<size_t>(size.hint())));
+    const int kind = pick(4);
+    if (kind == 1 && g_[table].dtype == ir::DType::F32)
+      index = g_.reduce(ir::ReduceKind::ArgMax, table, {static_cast<uint8_t>(dim)}, ir::DType::I64);
+    if (kind > 1) {
+      const std::vector<std::vector<ir::Dim>> shapes{{3}, {2, 4}, {6}, {1}, {6, 4}};
+      const auto& shape = shapes[static_cast<size_t>(pick(shapes.size()))];
+      const Id last = g_.constant_int(ir::DType::I64, size.hint() - 1);
+      index = g_.pointwise(ir::Op::Min, {g_.iota({shape, {}}, pick(shape.size())), last});
+      if (pick(2)) index = g_.pointwise(ir::Op::Sub, {last, index});
+    }
+    if (kind == 3) {  // found in values
+      const Id a = any_float();
+      const Id is_high = g_.pointwise(ir::Op::Gt, {a, g_.constant(g_[a].dtype, 0.3)});
+      const Id last = g_.constant_int(ir::DType::I64, size.hint() - 1);
+      index = g_.pointwise(ir::Op::Min, {g_.convert(is_high, ir::DType::I64), last});
+    }
+    push(g_.gather(table, index, dim));
   }
   void iota() {
     const Id a = any_float();

@@ -285,6 +285,15 @@ inline Outcome run_graph(const ir::Graph& g, std::vector<Values> inputs, const s
       });
     } else if (node.op == Op::View) {
       each_index(sizes, [&](const auto& index) { out.push_back(at(node.in[0], mapped(g.maps[node.attr], index))); });
+    } else if (node.op == Op::Gather) {
+      const auto dim = static_cast<std::ptrdiff_t>(node.attr), taken = std::ptrdiff_t{g[node.in[1]].rank};
+      each_index(sizes, [&](const auto& index) {
+        std::vector<int64_t> from = index;
+        const auto first = from.begin() + dim;
+        const int64_t which = at(node.in[1], {index.begin() + dim, index.begin() + dim + taken}).i;
+        from.insert(from.erase(first, first + taken), which);
+        out.push_back(at(node.in[0], from));
+      });
     } else if (node.op == Op::Update) {
       out = all[node.in[0]];
       each_index(ir::hints(g.sizes(node.in[1])), [&](const auto& index) {

@@ -234,7 +234,7 @@ class Machine {
   void make_again(const plan::KernelPlan& kernel, const plan::KernelStep& step) {
     std::vector<bool> loaded(step.operands.size(), false);
     for (const plan::Instr& instr : kernel.code)
-      if (instr.code == plan::Code::Load) loaded[instr.imm] = true;
+      if (plan::is_load(instr)) loaded[instr.imm] = true;
     for (size_t k = 0; k < step.operands.size(); ++k)
       if (kernel.operands[k].output && !loaded[k]) tensors_[step.operands[k]].freed = false;
   }
@@ -374,6 +374,10 @@ class Machine {
         for (const auto& [from, to] : kernel.carries)
           if (from == instr.imm && rounds_->round > 0) return rounds_->before.at({to, from_first()});
         return cell(tensor(step.operands[instr.imm]), address());
+      case plan::Code::Gather: {
+        const int64_t further = values[instr.args[0]].i * step.strides[kernel.step_of(instr.imm)];
+        return cell(tensor(step.operands[instr.imm]), address() + further);
+      }
       case plan::Code::Store:
         stored_ |= program_.slots[step.operands[instr.imm]].kind == plan::SlotKind::Input;
         for (const plan::Carry& carry : kernel.carries)

@@ -129,6 +129,8 @@ std::string CudaEmitter::parameters() const {
     for (int d = 0; d < rank(); ++d)
       if (plan_.operands[i].strides[static_cast<size_t>(d)] == StrideClass::Any)
         out += "  long long " + operand(i) + "_stride" + number(d) + ";\n";
+  for (size_t i = 0; i < plan_.operands.size(); ++i)
+    if (plan_.operands[i].gathered) out += "  long long " + operand(i) + "_step;\n";
   for (size_t i = 0; i < plan_.scalars.size(); ++i)
     out += "  " + std::string(cuda_type(plan_.scalars[i])) + " scalar" + number(static_cast<int64_t>(i)) + ";\n";
   if (!plan_.scratch.empty()) out += "  char* scratch;\n  long long scratch_stride;\n";
@@ -141,8 +143,8 @@ std::string CudaEmitter::element(size_t i) const {
   return in_tile(i, side_by_side() + (in_vector_ ? " + v" : ""), "point / " + across_tile());
 }
 
-std::string CudaEmitter::memory(size_t i) const {
-  std::string at;
+std::string CudaEmitter::memory(size_t i, const std::string& gathered_at) const {
+  std::string at = gathered_at.empty() ? "" : gathered_at + " * p." + operand(i) + "_step";
   for (int d = 0; d < rank(); ++d) {
     const StrideClass stride = plan_.operands[i].strides[static_cast<size_t>(d)];
     if (stride == StrideClass::Zero) continue;
@@ -160,9 +162,9 @@ std::string CudaEmitter::scratch(uint64_t slot, const std::string& at) const {
 
 // Whether the value changes along a reduced dim: only then is it computed inside the reduced loop.
 bool CudaEmitter::moves(const Instr& in) const {
-  const int count = in.code == Code::Compute ? arity(in) : 0;
+  const int count = in.code == Code::Compute || in.code == Code::Gather ? arity(in) : 0;
   bool result = in.code == Code::Recall || (in.code == Code::Index && static_cast<int>(in.imm) >= kept());
-  for (int d = kept(); in.code == Code::Load && d < rank(); ++d)
+  for (int d = kept(); is_load(in) && d < rank(); ++d)
     result |= plan_.operands[in.imm].strides[static_cast<size_t>(d)] != StrideClass::Zero;
   for (int i = 0; i < count; ++i) result |= moves_[in.args[i]];
   return result;
@@ -173,6 +175,8 @@ std::string CudaEmitter::value(const Instr& in) const {
   switch (in.code) {
     case Code::Load:
       return element(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
+    case Code::Gather:
+      return memory(in.imm, args[0]) + (in.dtype == DType::Bool ? " != 0" : "");
     case Code::Recall:
       return scratch(in.imm) + (in.dtype == DType::Bool ? " != 0" : "");
     case Code::Scalar:
@@ -193,6 +197,7 @@ std::string CudaEmitter::name_of(uint32_t id) const {
   const std::string tail = "_" + number(id);
   switch (in.code) {
     case Code::Load:
+    case Code::Gather:
       return "x" + tail;
     case Code::Recall:
       return "kept" + tail;

@@ -49,7 +49,7 @@ class CudaEmitter {
   std::string_view index_type() const { return plan_.is_wide ? "long long" : "unsigned"; }
   std::string index(int dim) const;
   std::string product(int first, int last) const;
-  std::string memory(size_t i) const;
+  std::string memory(size_t i, const std::string& gathered_at = "") const;
   std::string element(size_t i) const;
   std::string scratch(uint64_t slot, const std::string& at = "r") const;
   std::string value(const Instr& in) const;

@@ -58,7 +58,7 @@ void KernelEmitter::place() {
     const int count = arity(in);
     for (int i = 0; i < count; ++i) deps |= deps_[in.args[i]];
     int level = 0;
-    if (in.code == Code::Load)
+    if (is_load(in))
       for (int d = 0; d < rank(); ++d) deps |= plan_.operands[in.imm].strides[d] != StrideClass::Zero ? 1u << d : 0u;
     if (in.code == Code::Load && is_loaded_from_round(static_cast<uint32_t>(in.imm))) deps |= 1u << (rank() - 1);
     if (in.code == Code::Index) deps |= 1u << in.imm;
@@ -114,6 +114,8 @@ void KernelEmitter::arguments() {
     const plan::Operand& operand = plan_.operands[i];
     base_.push_back(word_of(b_, ptrs, static_cast<int64_t>(i), ptr));
     strides_.emplace_back(rank(), nullptr);
+    Value* const step = operand.gathered ? word_of(b_, strides, static_cast<int64_t>(plan_.step_of(i)), word) : nullptr;
+    steps_.push_back(step ? b_.CreateMul(step, i64(ir::size_of(operand.dtype))) : nullptr);
     lane_offsets_.push_back(nullptr);
     for (int d = 0; d < rank(); ++d) {
       if (operand.strides[d] == StrideClass::Unit) strides_[i][d] = i64(ir::size_of(operand.dtype));
@@ -319,6 +321,8 @@ llvm::Value* KernelEmitter::compute(uint32_t id, int slot) {
   switch (in.code) {
     case Code::Load:
       return load(static_cast<uint32_t>(in.imm), slot, in_elem_[id]);
+    case Code::Gather:
+      return gather(id, slot);
     case Code::Recall:
       return recall(in.imm, in.dtype, slot);
     case Code::Index:

@@ -115,6 +115,7 @@ class KernelEmitter {
   // memory.cpp
   Value* load(uint32_t operand, int slot, bool in_elem);
   Value* load_raw(uint32_t operand, int slot, bool in_elem);
+  Value* gather(uint32_t id, int slot);
   void store(uint32_t operand, Value* value, int slot, bool vector);
   void store_raw(uint32_t operand, Value* value, int slot, bool vector);
   Value* recall(uint64_t number, ir::DType type, int slot);
@@ -132,6 +133,7 @@ class KernelEmitter {
   void store_lanes(const Place& place, Value* value);  // as it lies in memory
   Value* load_every_other(const Place& place, llvm::Type* type);
   Value* load_by_lane(const Place& place, llvm::Type* type);
+  Value* gather_lanes(const Place& place, Value* offsets);
   void store_by_lane(const Place& place, Value* value);
   bool masked_memory(ir::DType type) const;
   bool gathers(ir::DType type) const;
@@ -181,6 +183,7 @@ class KernelEmitter {
   std::vector<Value*> sizes_, base_,
       pointers_;                                // pointers_: per operand, at the current loops (without the lane index)
   std::vector<std::vector<Value*>> strides_;    // [operand][dim] in bytes; null where it does not move
+  std::vector<Value*> steps_;                   // per gathered operand: its step in bytes, else null
   std::vector<Value*> row_index_;               // per row of the unit: its index along row_dim_
   std::vector<std::vector<Value*>> row_steps_;  // [operand][row]: bytes from the first row; null where it does not move
   std::vector<Value*> lane_offsets_;            // per operand: byte offsets of the lanes, where it is gathered

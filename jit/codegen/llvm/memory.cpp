@@ -53,6 +53,62 @@ llvm::Value* KernelEmitter::load_raw(uint32_t operand, int slot, bool in_elem) {
   return b_.CreateAlignedLoad(type, place.pointer, llvm::Align(static_cast<uint64_t>(ir::size_of(about.dtype))));
 }
 
+// Lanes that are neighbours are a vector further on; others lie anywhere.
+llvm::Value* KernelEmitter::gather(uint32_t id, int slot) {
+  const auto operand = static_cast<uint32_t>(plan_.code[id].imm);
+  const DType type = plan_.operands[operand].dtype;
+  const Held& index = held(plan_.code[id].args[0]);
+  const bool is_apart = !index.slots.empty() && lanes_ > 1;
+  Value* number = is_apart ? nullptr : arg(id, 0, slot, false);
+  Value* some = b_.getTrue();  // see load_raw()
+  for (int d = kept_; in_elem_[id] && level_[id] < kReduced + rank() - kept_ - 1 && d < rank(); ++d)
+    some = b_.CreateAnd(some, b_.CreateICmpNE(sizes_[d], i64(0)));
+  Place place = place_of(operand, slot);
+  if (is_apart) {
+    Value* further =
+        b_.CreateMul(index.slots[slot], b_.CreateVectorSplat(static_cast<unsigned>(lanes_), steps_[operand]));
+    if (moves_with_lanes(operand)) {
+      Value* apart = b_.CreateVectorSplat(static_cast<unsigned>(lanes_), strides_[operand][plan_.vec_dim]);
+      further = b_.CreateAdd(further, b_.CreateMul(lane_numbers(b_.getInt64Ty()), apart));
+    }
+    return from_memory(b_, gather_lanes(place, further), type);
+  }
+  number = b_.CreateSelect(some, number, i64(0));
+  place.pointer = offset(place.pointer, b_.CreateMul(number, steps_[operand]));
+  if (moves_with_lanes(operand) && lanes_ > 1) return from_memory(b_, load_lanes(place), type);
+  place.pointer = b_.CreateSelect(some, place.pointer, fn_->getArg(0));
+  const llvm::Align align(static_cast<uint64_t>(ir::size_of(type)));
+  return from_memory(b_, b_.CreateAlignedLoad(memory_type(context_, type), place.pointer, align), type);
+}
+
+// The element of each lane, so many bytes from where the place begins.
+llvm::Value* KernelEmitter::gather_lanes(const Place& place, Value* offsets) {
+  const int bytes = ir::size_of(place.type);
+  const llvm::Align align(static_cast<uint64_t>(bytes));
+  Type *element = memory_type(context_, place.type), *type = lanes_of(element, lanes_);
+  if (gathers(place.type)) {
+    Value* mask = now_.mask ? now_.mask : llvm::Constant::getAllOnesValue(shaped(b_.getInt1Ty(), type));
+    return b_.CreateMaskedGather(type, offset(place.pointer, offsets), align, mask, llvm::Constant::getNullValue(type));
+  }
+  if (!now_.mask) {
+    Value* vector = llvm::PoisonValue::get(type);
+    for (int lane = 0; lane < lanes_; ++lane) {
+      Value* at = offset(place.pointer, b_.CreateExtractElement(offsets, static_cast<uint64_t>(lane)));
+      vector = b_.CreateInsertElement(vector, b_.CreateAlignedLoad(element, at, align), static_cast<uint64_t>(lane));
+    }
+    return vector;
+  }
+  llvm::AllocaInst *buffer = variable(type, "lanes"), *places = variable(offsets->getType(), "offsets");
+  b_.CreateAlignedStore(llvm::Constant::getNullValue(type), buffer, buffer->getAlign());
+  b_.CreateAlignedStore(offsets, places, places->getAlign());
+  count(i64(0), now_.remaining, 1, [&](Value* lane) {
+    Value* further = b_.CreateAlignedLoad(b_.getInt64Ty(), offset(places, b_.CreateMul(lane, i64(8))), llvm::Align(8));
+    Value* to = offset(buffer, b_.CreateMul(lane, i64(bytes)));
+    b_.CreateAlignedStore(b_.CreateAlignedLoad(element, offset(place.pointer, further), align), to, align);
+  });
+  return b_.CreateAlignedLoad(type, buffer, buffer->getAlign());
+}
+
 void KernelEmitter::store(uint32_t operand, Value* value, int slot, bool vector) {
   value = to_memory(b_, value, plan_.operands[operand].dtype);
   if (!to_round(operand, value, slot)) store_raw(operand, value, slot, vector);

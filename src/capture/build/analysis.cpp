@@ -80,7 +80,8 @@ class Selector {
     Action step;
     step.event = index;
     if ((step.data_sized = is_data_sized) || whole_.contains(index)) return add(std::move(step), event);
-    step.row = find_lowering(event.name);
+    const bool is_by_mask = event.name == "aten::index.Tensor" && is_masked(event);
+    step.row = is_by_mask ? nullptr : find_lowering(event.name);
     if (!step.row) {
       const std::string functional = functional_name(event.name);
       if (!functional.empty()) step.row = find_lowering(functional);

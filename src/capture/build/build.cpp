@@ -662,7 +662,7 @@ std::set<uint32_t> GraphBuilder::constant_scalars(std::set<uint32_t>& events) co
 bool GraphBuilder::call_lowering(const Action& step, const std::vector<Arg>& args,
                                  const std::vector<TensorMeta>& results, bool any_type, std::vector<ir::NodeId>& out) {
   const uint32_t walker = walker_of(step.event);
-  LowerCall call{graph_, step.row->op, args, results, numerics_, {}, walker != kNone};
+  LowerCall call{graph_, step.row->op, args, results, numerics_, {}, walker != kNone, &picked_};
   try {
     if (step.row->level != Level::Lowered || !step.row->fn(call)) return false;
   } catch (const std::invalid_argument&) {  // the graph refused a shape or a type

@@ -435,6 +435,8 @@ class GraphBuilder {
   void contract(uint32_t step, ir::Product kind);
   ir::NodeId result_node(ir::NodeId external, uint32_t which, const Use& use, const Event& event);
   ir::DType ir_type(c10::ScalarType type, const Event& event) const;
+  // positions.cpp
+  void note_picked(const Action& step, const Use& use, ir::NodeId result);
   // outputs.cpp
   void add_outputs(const std::vector<Use>& outputs);
   void find_private_bases(const std::vector<Use>& outputs);
@@ -519,6 +521,7 @@ class GraphBuilder {
   std::vector<char> exact_;     // per node: 0 not known yet, 1 exact, 2 not; see is_exact
   std::set<ir::NodeId> guarded_;
   std::set<std::tuple<ir::NodeId, ValueGuard::Of, int64_t, int64_t>> sizes_guarded_;
+  PickedOf picked_;
   size_t values_ = 0;                    // that guards compare
   std::vector<ir::NodeId> first_nodes_;  // per step, and at their end: how many nodes there were before
 };

@@ -134,6 +134,7 @@ void GraphBuilder::external(uint32_t index) {
     set_result(use, result, event, true);
     State& state = states_[use.tensor];
     state.real = result;
+    note_picked(step, use, result);
     if (kind != ir::ExternKind::View || pinned(step)) continue;
     state.view_step = index;  // fused work may give the argument below it a new value
     state.base = first->tensor;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "capture/calls.h"
+#include "capture/lower/index_bound.h"
 #include "ir/graph.h"
 #include "plan/kernel_plan.h"
 
@@ -43,6 +44,7 @@ struct LowerCall {
   plan::Numerics numerics = plan::Numerics::Eager;
   std::vector<ir::NodeId> out;  // set by the lowering, one per result
   bool walked = false;          // rounds of a loop read the results, however many there are
+  const PickedOf* picked = nullptr;
 };
 
 using LowerFn = bool (*)(LowerCall&);

@@ -10,7 +10,7 @@ std::span<const LowerRow> lowerings() {
   static const std::vector<LowerRow> kAll = [] {
     std::vector<LowerRow> all;
     for (auto rows : {unary_rows(), binary_rows(), compare_rows(), activation_rows(), reduce_rows(), norm_rows(),
-                      view_rows(), join_rows(), backward_activation_rows(), backward_convolution_rows(),
+                      view_rows(), join_rows(), gather_rows(), backward_activation_rows(), backward_convolution_rows(),
                       backward_loss_rows(), backward_norm_rows(), backward_view_rows()})
       all.insert(all.end(), rows.begin(), rows.end());
     for (const OpRow& row : op_rows())

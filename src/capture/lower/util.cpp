@@ -281,6 +281,11 @@ Expr Call::as_scalar_operand(size_t i, ScalarType type) const {
   return as(i, one && is_half(type) ? ScalarType::Float : type);
 }
 
+std::optional<ir::Dim> Call::index_bound(ir::NodeId node) const {
+  static const PickedOf kNone;
+  return capture::index_bound(graph, call_.picked ? *call_.picked : kNone, node);
+}
+
 const TensorMeta& Call::result(size_t k) const {
   if (k >= call_.results.size()) throw NotLowered{};
   return call_.results[k];

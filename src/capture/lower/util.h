@@ -64,6 +64,9 @@ class Call {
   double real(size_t i) const;
   std::optional<double> known(size_t i) const;  // nothing: symbolic or not a number
 
+  /// See index_bound.h.
+  std::optional<ir::Dim> index_bound(ir::NodeId node) const;
+
   // promotion and conversion
   ScalarType promoted(std::initializer_list<size_t> args) const;
   /// As `promoted`, and integers become the default float type.
@@ -141,6 +144,7 @@ std::span<const LowerRow> reduce_rows();
 std::span<const LowerRow> norm_rows();
 std::span<const LowerRow> view_rows();
 std::span<const LowerRow> join_rows();
+std::span<const LowerRow> gather_rows();
 std::span<const LowerRow> backward_activation_rows();
 std::span<const LowerRow> backward_convolution_rows();
 std::span<const LowerRow> backward_loss_rows();

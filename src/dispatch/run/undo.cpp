@@ -77,7 +77,7 @@ class Analysis {
   void visit(const plan::KernelStep& s) {
     const plan::KernelPlan& kernel = program_.kernels[s.kernel];
     for (const plan::Instr& instr : kernel.code)
-      if (instr.code == plan::Code::Load) read(s.operands[instr.imm]);
+      if (plan::is_load(instr)) read(s.operands[instr.imm]);
     for (size_t i = 0; i < s.operands.size(); ++i)
       if (kernel.operands[i].output) write(roots(s.operands[i]), false);
   }
