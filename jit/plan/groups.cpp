@@ -435,7 +435,7 @@ bool Former::share_regions(const Item& one, const Item& other) const {
           return lies_in_memory(buffer, memory) && !(is_one_space && are_apart(address, place, writer.frame));
         };
         for (const Access& access : user.draft.accesses)
-          if (meets(access.buffer, access.address)) return true;
+          if (access.step ? lies_in_memory(access.buffer, memory) : meets(access.buffer, access.address)) return true;
         for (const Root& made : user.roots)
           for (const Storage& written : made.dests)
             if (meets(written.buffer, placed(user, made, written))) return true;

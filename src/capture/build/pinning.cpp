@@ -84,7 +84,8 @@ void mark_written(const Trace& trace, Analysis& analysis, const Forced& forced) 
   for (const Source& root : trace.roots)
     is_shared[root.before.storage] |= root.constant || std::exchange(has_root[root.before.storage], 1);
   for (const auto& [tensor, dims] : trace.data_sized)
-    if (analysis.data_sizes != DataSizes::Found && analysis.storage[tensor] != kNone) is_shared[analysis.storage[tensor]] = 1;
+    if (analysis.data_sizes != DataSizes::Found && analysis.storage[tensor] != kNone)
+      is_shared[analysis.storage[tensor]] = 1;
   std::vector<char> reached_anywhere(count, 0);  // by offsets of the storage, not of a tensor in it
   for (const Action& step : analysis.steps)
     if (trace.events[step.event].facts.is(OpFlag::ReachesStorage) && !step.row)

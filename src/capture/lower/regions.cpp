@@ -17,7 +17,10 @@ ir::Dim bound(const Call& c, size_t i, ir::Dim otherwise, ir::Dim size) {
   ir::Dim index = c.size(i);
   if (index.hint() >= kEnd) return size;
   if (index < 0) index += size;
-  return index < 0 ? ir::Dim(0) : index < size ? index : size;
+  if (index < 0) return 0;
+  const ir::Dim least = ir::min(size, index);
+  const bool is_known = ir::identical(least, size) || ir::identical(least, index);
+  return is_known ? least : size < index ? size : index;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""What follows from constants of a call alone is computed once, and is still the call's own where somebody could tell."""
+"""What follows from constants of a call alone is made once, and is the call's own where somebody could tell."""
 
 from __future__ import annotations
 

@@ -100,6 +100,23 @@ def test_torch_checks_what_may_be_out_of_range(what):
             assert_same(fast(x, torch.tensor(index)), expected, exact=True)
 
 
+def outcome(call, *args):
+    try:
+        return call(*args)
+    except (IndexError, RuntimeError) as error:
+        return str(error).splitlines()[0]
+
+
+@pytest.mark.parametrize("sizes", [(5, 0), (0, 5), (0, 0)])
+def test_an_index_into_a_table_without_elements(sizes):
+    """What torch refuses there it refuses in hits."""
+    x = torch.empty(sizes)
+    for take in (lambda x, i: x[i] + 1, lambda x, i: x.index_select(0, i) + 1, lambda x, i: x.take(i) + 1):
+        fast = fastjit.fastjit(take)
+        for index in (2, 4, 7, 2):
+            assert_same(outcome(fast, x, torch.tensor([index])), outcome(take, x, torch.tensor([index])))
+
+
 @pytest.mark.parametrize("index", [-1, 2])
 def test_negative_indices_count_from_the_end(index):
     fast = fastjit.fastjit(lambda x, i: x[i] + 1)
