@@ -10,7 +10,7 @@ namespace fastjit::dispatch {
 struct ValueMiss {
   std::vector<std::shared_ptr<Variant>> tried;
   std::vector<capture::ValueGuard> path;  // what was read, up to the value that is new
-  bool is_of_other_sizes = false;         // it is not the last value that is new: no program is for the sizes found then
+  bool is_of_other_sizes = false;         // no value of it is new: no program is for the sizes that were found then
 };
 
 /// Whether this call's values, as far as a variant's guards see, agree with what it recorded.

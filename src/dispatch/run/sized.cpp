@@ -112,14 +112,14 @@ Sized::Instance::Instance(const Sized* of, const plan::Program& at)
 
 // Numbers that hang on sizes not found yet are what they were: no step before that uses them.
 bool Sized::Instance::take(std::span<const Found> found) {
-  bool is_new = false;
+  if (std::ranges::any_of(found, [](const Found& one) { return one.second < ir::Symbols::kLeast; })) return false;
   for (const auto& [symbol, size] : found) {
-    is_new |= registers[symbol] != size;
+    is_settled &= registers[symbol] == size;
     registers[symbol] = size;
     known |= uint64_t{1} << (symbol - sized->code_.given);
   }
   if (!sized->code_.run_late(registers.data(), known)) return false;
-  if (is_new) sized->settle(*this, true);
+  if (!is_settled) sized->settle(*this, true);
   for (size_t i = 0; i < sized->scalars_.size(); ++i)
     if (const uint32_t place = sized->scalars_[i]; place != kGiven && sized->code_.is_late(place))
       scalars[i] = static_cast<uint64_t>(registers[place]);
@@ -133,6 +133,7 @@ void Sized::settle(Instance& instance, bool is_late) const {
   plan::settle_launches(instance.program, options_);
   plan::settle_trips(instance.program);
   plan::share_rounds(instance.program, options_);
+  instance.is_settled = true;
 }
 
 bool Sized::fits(PyObject* const* tensors, PyObject* const* numbers) const noexcept {

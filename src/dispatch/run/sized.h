@@ -51,6 +51,7 @@ class Sized {
     std::vector<int64_t> registers;  // the symbols first
     uint64_t known = 0;              // late symbols that the run has found, as bits
     uint64_t* scalars = nullptr;     // of the run
+    bool is_settled = false;         // the program's numbers are those of the registers
     int users = 0;
     bool has_run = false;
     bool is_long = false;  // it takes several threads
@@ -109,8 +110,8 @@ class Sized {
   size_t scalars() const { return scalars_.size(); }
   bool is_size(size_t scalar) const { return scalars_[scalar] != kGiven; }
   /// An operator gave other sizes than foretold: from now on it is for the recorded sizes only.
-  /// With late ones it is for none, once that has happened a few times in a row: a relation that hardly ever holds costs
-  /// a call now and then.
+  /// With late ones it is for none, once that has happened a few times in a row: a relation that hardly ever holds
+  /// costs a call now and then.
   void fail(const std::string& why) const {
     if (!has_late() || ++late_failures_ == kManyFailures) why_failed_ = why;
   }
