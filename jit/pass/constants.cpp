@@ -58,9 +58,8 @@ class Folder {
 
   bool follows(NodeId id, const std::vector<bool>& constant) const {
     const Node& node = graph_[id];
-    const bool is_made = node.op == Op::Const || node.op == Op::Iota || node.op == Op::Cat || node.op == Op::Gather ||
-                         node.op == Op::Reduce || node.op == Op::Dot || node.op == Op::Update ||
-                         is_pointwise(node.op) || is_view(node.op);
+    const bool is_made =
+        (info(node.op).flags & Pure) && node.op != Op::Input && node.op != Op::Scalar && node.op != Op::Contract;
     const bool is_given = node.op == Op::Input && constant[node.attr] && !is_shown_[id];
     if ((!is_made && !is_given) || node.again || is_raw(node.dtype)) return false;
     const Layout& layout = graph_.layout(id);
@@ -72,9 +71,8 @@ class Folder {
   /// A kernel that reads it would compute more, or would have to be more than one.
   bool is_heavy(NodeId id) const {
     const Op op = graph_[id].op;
-    if (op == Op::Cat || op == Op::Gather || op == Op::Reduce || op == Op::Dot || op == Op::Update ||
-        (info(op).flags & Expensive))
-      return true;
+    const bool is_leaf = op == Op::Input || op == Op::Const || op == Op::Iota;
+    if (!(is_leaf || is_pointwise(op) || is_view(op)) || (info(op).flags & Expensive)) return true;
     return std::ranges::any_of(graph_.operands(id), [&](NodeId in) { return in != kNoNode && is_heavy_[in]; });
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "plan/late.h"
 #include "plan/maps.h"
 #include "plan/work.h"
 #include "support/mix.h"
@@ -72,18 +73,11 @@ class Chains {
     return result;
   }
 
-  uint64_t late_in(ir::NodeId id) const {
-    uint64_t late = 0;
-    if (graph_.symbols)
-      for (const ir::Dim size : graph_.sizes(id)) late |= graph_.symbols->late_in(size);
-    return late;
-  }
-
   /// A call that reads the part needs eager's strides. Memory of a size that a run finds is not there before, and the
   /// part may be what it is found in.
   bool may_lie_in(ir::NodeId part, ir::NodeId cat) const {
     if (longer_[part] != ir::kNoNode || graph_[part].dtype != graph_[cat].dtype) return false;
-    if ((late_in(cat) & ~late_in(part)) != 0) return false;
+    if ((late_in(graph_, graph_.sizes(cat)) & ~late_in(graph_, graph_.sizes(part))) != 0) return false;
     return !given_[part] || same_strides(graph_.sizes(part), graph_.layout(part).strides, graph_.layout(cat).strides);
   }
 

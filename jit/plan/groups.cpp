@@ -7,6 +7,7 @@
 
 #include "pass/rewrite.h"
 #include "plan/cats.h"
+#include "plan/late.h"
 #include "plan/updates.h"
 #include "plan/work.h"
 
@@ -242,34 +243,28 @@ void Former::run() {
 
 /// The first call that has a late symbol among the sizes of its results finds it.
 void Former::note_found(ir::NodeId result) {
-  if (!graph().symbols) return;
-  for (const Dim size : graph().sizes(result))
-    for (uint64_t late = graph().symbols->late_in(size); late != 0; late &= late - 1)
-      if (uint32_t& finder = finders_[static_cast<size_t>(std::countr_zero(late))]; finder == kNowhere)
-        finder = producers_[graph()[result].in[0]][0];
+  for (uint64_t late = plan::late_in(graph(), graph().sizes(result)); late != 0; late &= late - 1)
+    if (uint32_t& finder = finders_[static_cast<size_t>(std::countr_zero(late))]; finder == kNowhere)
+      finder = producers_[graph()[result].in[0]][0];
 }
 
 uint64_t Former::late_in(const Storage& dest) const {
-  if (!graph().symbols) return 0;
-  uint64_t late = graph().symbols->late_in(dest.offset);
-  const auto add = [&](Dim dim) { late |= graph().symbols->late_in(dim); };
-  std::ranges::for_each(dest.strides, add);
   const ir::NodeId memory = whole(dest.buffer);
-  std::ranges::for_each(graph().sizes(memory == ir::kNoNode ? dest.buffer.node : memory), add);
-  return late;
+  return plan::late_in(graph(), {&dest.offset, 1}) | plan::late_in(graph(), dest.strides) |
+         plan::late_in(graph(), graph().sizes(memory == ir::kNoNode ? dest.buffer.node : memory));
 }
 
 uint64_t Former::late_in(const Item& item) const {
   if (!graph().symbols || graph().symbols->late_count() == 0) return 0;
   uint64_t late = 0;
-  const auto add = [&](Dim dim) { late |= graph().symbols->late_in(dim); };
-  std::ranges::for_each(item.frame.sizes, add);
-  for (const Access& access : item.draft.accesses) std::ranges::for_each(access.address, add);
-  for (const uint32_t scalar : item.draft.scalars) add(graph().scalars[scalar].size);
+  const auto add = [&](std::span<const Dim> dims) { late |= plan::late_in(graph(), dims); };
+  add(item.frame.sizes);
+  for (const Access& access : item.draft.accesses) add(access.address);
+  for (const uint32_t scalar : item.draft.scalars) add({&graph().scalars[scalar].size, 1});
   for (const Root& root : item.roots)
     for (const Storage& dest : root.dests) late |= late_in(dest);
   for (const auto& operand : item.operands)
-    if (operand) add(operand->offset);
+    if (operand) add({&operand->offset, 1});
   return late;
 }
 

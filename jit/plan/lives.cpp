@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/body.h"
+#include "plan/late.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -104,8 +105,7 @@ void Lives::find_large() {
   for (const auto& [buffer, life] : lives_) {
     if (!is_temp(buffer) || graph_[buffer.node].op == ir::Op::Loop) continue;
     const int64_t bytes = graph_.layout(buffer.node).numel().hint() * ir::size_of(graph_[buffer.node].dtype);
-    const auto is_late = [&](ir::Dim size) { return graph_.symbols && graph_.symbols->late_in(size) != 0; };
-    if (bytes >= options_.own_bytes || std::ranges::any_of(graph_.sizes(buffer.node), is_late)) tensors_.insert(buffer);
+    if (bytes >= options_.own_bytes || late_in(graph_, graph_.sizes(buffer.node)) != 0) tensors_.insert(buffer);
   }
 }
 

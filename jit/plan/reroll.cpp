@@ -11,6 +11,7 @@
 
 #include "ir/in_round.h"
 #include "pass/rewrite.h"
+#include "plan/late.h"
 #include "plan/loop_maker.h"
 #include "plan/loop_step.h"
 #include "plan/over_time.h"
@@ -133,10 +134,9 @@ void Reroller::weigh() {
 std::vector<bool> Reroller::alone(bool with_calls) const {
   std::vector<bool> alone(graph_.nodes.size(), false);
   const std::vector<bool> guarded = pass::decides_guard(graph_);
-  const auto is_late = [&](ir::Dim size) { return graph_.symbols && graph_.symbols->late_in(size) != 0; };
   for (const NodeId id : sequence_.nodes) {
     const ir::Node& node = graph_[id];
-    if (std::ranges::any_of(graph_.sizes(id), is_late))
+    if (late_in(graph_, graph_.sizes(id)) != 0)
       alone[id] = true;
     else if (node.op == Op::Contract)
       alone[id] =

@@ -26,9 +26,11 @@ bool is_symbolic(const ir::Layout& layout) {
   return std::ranges::any_of(layout.sizes, &Dim::is_symbolic) || std::ranges::any_of(layout.strides, &Dim::is_symbolic);
 }
 
-void fix(const ir::Layout& layout) {
+/// `open`: those that its late symbols are in stay so.
+void fix(const ir::Layout& layout, const ir::Symbols* open = nullptr) {
   for (const auto* dims : {&layout.sizes, &layout.strides})
-    for (const Dim dim : *dims) static_cast<void>(dim.fixed());
+    for (const Dim dim : *dims)
+      if (!open || open->late_in(dim) == 0) static_cast<void>(dim.fixed());
 }
 
 /// Dims by stride, the innermost last; of equal ones in their order.
@@ -333,13 +335,10 @@ void GraphBuilder::fix_sizes_read() {
   if (!scope_) return;
   for (const uint32_t tensor : trace_.sizes_read) {
     const std::optional<ir::Layout> layout = trace_.made_dims_of(tensor) ? layout_of(tensor) : std::nullopt;
-    if (!layout || analysis_.data_sizes != DataSizes::Found) {
+    if (layout && analysis_.data_sizes == DataSizes::Found)
+      fix(*layout, graph_.symbols.get());
+    else
       fix_sizes_of(tensor);
-      continue;
-    }
-    for (const auto* dims : {&layout->sizes, &layout->strides})
-      for (const Dim dim : *dims)
-        if (graph_.symbols->late_in(dim) == 0) static_cast<void>(dim.fixed());
   }
 }
 

@@ -75,22 +75,8 @@ void index(Call& c) {
   give_gather(c, flat, place, first);
 }
 
-/// As row(), but that nothing is given for an index that is not known: torch refuses one beyond its dim where there are
-/// no elements to take, too.
-template <auto F>
-bool row_of_known(LowerCall& call) {
-  Call wrapped(call);
-  try {
-    F(wrapped);
-    return call.out.size() == call.results.size();
-  } catch (const NotLowered&) {
-  } catch (const std::invalid_argument&) {  // a graph maker refused the types or shapes
-  }
-  call.out.clear();
-  return false;
-}
-
-#define ROW(name, ...) lowered("aten::" name, row_of_known<__VA_ARGS__>)
+// An index beyond its dim torch refuses where there are no elements to take, too.
+#define ROW(name, ...) lowered("aten::" name, row<__VA_ARGS__, false>)
 
 constexpr LowerRow kRows[] = {
     ROW("index.Tensor", index),

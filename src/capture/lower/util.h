@@ -120,8 +120,9 @@ std::optional<double> constant_of(Expr value);
 /// An index map that keeps every dimension.
 ir::IndexMap identity_map(size_t rank);
 
-/// A row's function from one that works on Call: NotLowered and refused shapes become `false`.
-template <auto F>
+/// A row's function from one that works on Call: NotLowered and refused shapes become `false`. Results without elements
+/// are given all the same, unless torch may refuse such a call for what it is given.
+template <auto F, bool GivesEmpty = true>
 bool row(LowerCall& call) {
   Call wrapped(call);
   try {
@@ -131,7 +132,7 @@ bool row(LowerCall& call) {
   } catch (const std::invalid_argument&) {  // a graph maker refused the types or shapes
   }
   call.out.clear();
-  return wrapped.give_empty();
+  return GivesEmpty && wrapped.give_empty();
 }
 
 inline constexpr LowerRow lowered(std::string_view op, LowerFn fn) { return {op, Level::Lowered, fn}; }
