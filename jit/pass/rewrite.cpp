@@ -6,13 +6,25 @@ namespace fastjit::pass {
 
 using namespace ir;
 
+static bool is_extern(const Graph& graph, const Node& node, ExternKind kind) {
+  return node.op == Op::Extern && graph.externs[node.attr].kind == kind;
+}
+
+bool is_guard(const Graph& graph, const Node& node) { return is_extern(graph, node, ExternKind::Guard); }
+
+bool may_end(const Graph& graph, const Node& node) {
+  if (node.op == Op::Loop) {
+    const Graph& body = *graph.loops[node.attr].body;
+    return std::ranges::any_of(body.nodes, [&](const Node& each) { return is_guard(body, each); });
+  }
+  return is_guard(graph, node) || is_extern(graph, node, ExternKind::Number);
+}
+
 std::vector<bool> decides_guard(const Graph& graph) {
   std::vector<bool> decides(graph.nodes.size(), false);
   for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Node& node = graph[id];
-    const bool may_end = node.op == Op::Extern && (graph.externs[node.attr].kind == ExternKind::Guard ||
-                                                   graph.externs[node.attr].kind == ExternKind::Number);
-    if ((!decides[id] && !may_end) || graph.is_position(id)) continue;
+    if ((!decides[id] && !may_end(graph, node)) || graph.is_position(id)) continue;
     for (const NodeId in : graph.operands(id))
       if (in != kNoNode) decides[in] = true;
   }

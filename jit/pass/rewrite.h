@@ -8,6 +8,10 @@
 
 namespace fastjit::pass {
 
+bool is_guard(const ir::Graph& graph, const ir::Node& node);
+/// A guard, a number of Python's, or a loop with guards: a run may end there.
+bool may_end(const ir::Graph& graph, const ir::Node& node);
+
 /// Per node: a guard depends on it, so that it keeps eager's bits. Which element was picked is a result like any other,
 /// which hangs on a rounding at a tie alone.
 std::vector<bool> decides_guard(const ir::Graph& graph);

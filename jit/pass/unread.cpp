@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ir/regions.h"
+#include "pass/keep.h"
 #include "pass/pass.h"
 #include "pass/rewrite.h"
 #include "support/work.h"
@@ -25,19 +26,21 @@ class Finder {
         views_(graph.nodes.size()),
         next_(graph.nodes.size(), kNoNode),
         is_read_(graph.nodes.size(), false),
+        live_(graph.nodes.size(), false),
         base_(graph.nodes.size(), kNoNode) {}
 
-  /// Per View: what it is to be a view of; kNoNode: what it is.
-  std::vector<NodeId> run() {
+  /// The graph in which views see what they are to be views of; nothing: all do.
+  Changed run() {
     for (const NodeId id : graph_.outputs) is_read_[id] = true;
     for (const Store& store : graph_.stores) is_read_[store.value] = true;
-    const std::vector<bool> live = live_nodes(graph_);
     for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;) {
-      if (!live[id]) continue;
+      is_read_[id] = is_read_[id] || stays(graph_, id);
+      if (!is_read_[id] && views_[id].count == 0) continue;
       const Node& node = graph_[id];
       if (node.op == Op::Update && !is_read_[id] && pass_on(id)) continue;
-      const auto operands = graph_.operands(id);
-      for (const NodeId in : operands) {
+      live_[id] = true;
+      take_finals(graph_, id, live_);
+      for (const NodeId in : graph_.operands(id)) {
         if (in == kNoNode) continue;
         if (node.op == Op::View)
           add(in, id);
@@ -45,7 +48,8 @@ class Finder {
           is_read_[in] = true;
       }
     }
-    return std::move(base_);
+    if (std::ranges::all_of(base_, [](NodeId id) { return id == kNoNode; })) return {};
+    return kept(graph_, live_, base_);
   }
 
  private:
@@ -70,7 +74,7 @@ class Finder {
         return false;
     }
     if (changes_[memory_of(graph_, update.in[0])]) return false;  // by a call, before somebody reads it there
-    for (NodeId view = views_[id].first; view != kNoNode;) {
+    for (NodeId view = std::exchange(views_[id].first, kNoNode); view != kNoNode;) {
       base_[view] = update.in[0];
       add(update.in[0], std::exchange(view, next_[view]));
     }
@@ -82,28 +86,15 @@ class Finder {
   std::vector<Views> views_;         // per node: views of it, and of updates of it that nobody reads
   std::vector<NodeId> next_;         // per view: the next one of the same node
   std::vector<bool> is_read_;        // per node: as it is, not through views
-  std::vector<NodeId> base_;
+  std::vector<bool> live_;
+  std::vector<NodeId> base_;  // per View: what it is to be a view of; kNoNode: what it is
 };
 
 }  // namespace
 
 Changed unread(const Graph& graph, const PassContext&) {
   if (std::ranges::none_of(graph.nodes, [](const Node& node) { return node.op == Op::Update; })) return {};
-  const std::vector<NodeId> base = Finder(graph).run();
-  if (std::ranges::all_of(base, [](NodeId id) { return id == kNoNode; })) return {};
-  Rewriter rewriter(graph);
-  for (NodeId id = 0; id < graph.nodes.size(); ++id) {
-    if (base[id] == kNoNode) {
-      rewriter.copy(id);
-      continue;
-    }
-    const auto sizes = graph.sizes(id);
-    rewriter.to().set_line(graph[id].line);
-    const NodeId view =
-        rewriter.to().view(rewriter[base[id]], graph.maps[graph[id].attr], {sizes.begin(), sizes.end()});
-    rewriter.set(id, rewriter.to().with_strides(view, graph.layout(id).strides));
-  }
-  return rewriter.finish();
+  return Finder(graph).run();
 }
 
 }  // namespace fastjit::pass

@@ -4,6 +4,7 @@
 
 #include "ir/graph.h"
 #include "ir/strides.h"
+#include "pass/rewrite.h"
 #include "plan/products.h"
 #include "plan/repeat.h"
 #include "plan/stage.h"
@@ -17,12 +18,12 @@ namespace {
 
 using Of = SizedNumber::Of;
 
-/// What torch computes.
+/// What torch computes, or a guard.
 bool is_call(const ir::Node& node) { return node.op == ir::Op::Contract || node.op == ir::Op::Extern; }
 
 /// Every placed value is stored over the one of the round before, and nothing else of it is.
 bool stays_in_place(const ir::Graph& body) {
-  const std::vector<bool> made = made_in_inputs(body);
+  const std::vector<bool> made = made_in_inputs(body, Inputs::OfProgram);
   for (const ir::Store& store : body.stores)
     if (!made[store.value]) return false;
   return true;
@@ -150,13 +151,16 @@ std::optional<Body> plan_body(ir::Graph graph, Dim trip, uint32_t carried, bool 
   {
     const ir::Symbols::Scope symbols(own.get());
     if (!stays_in_place(graph)) return std::nullopt;
-    std::optional<ir::Graph> given = calls ? std::optional(graph) : std::nullopt;
+    const auto is_guard = [&](const ir::Node& node) { return pass::is_guard(graph, node); };
+    const bool may_call = calls || std::ranges::any_of(graph.nodes, is_guard);
+    std::optional<ir::Graph> given = may_call ? std::optional(graph) : std::nullopt;
     if (options.own_products)
       if (auto products = own_products(graph, options)) graph = std::move(*products);
     body.has_calls = std::ranges::any_of(graph.nodes, is_call);
-    if (body.has_calls && !calls) return std::nullopt;
+    const auto is_of_torch = [&](const ir::Node& node) { return is_call(node) && !is_guard(node); };
+    if (!calls && std::ranges::any_of(graph.nodes, is_of_torch)) return std::nullopt;
     if (auto stages = two_stage(graph, options.cuda)) graph = std::move(*stages);
-    std::optional<ir::Graph> placed = in_place(graph);
+    std::optional<ir::Graph> placed = in_place(graph, Inputs::OfProgram);
     ir::Graph& planned = placed ? *placed : graph;
     if (body.has_calls) number_as(*given, planned);
     body.program = plan_staged(planned, options, {});

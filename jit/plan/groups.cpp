@@ -195,7 +195,7 @@ std::vector<ir::NodeId> Former::sequence() const {
   for (ir::NodeId id = 0; id < n; ++id) {
     const ir::Node& node = graph()[id];
     const bool is_number = is(node, ir::ExternKind::Number);
-    guarded = guarded || is(node, ir::ExternKind::Guard);
+    guarded = guarded || (!is_number && pass::may_end(graph(), node));
     const bool is_step = node.op == ir::Op::Extern || node.op == ir::Op::Contract || node.op == ir::Op::Loop ||
                          node.op == ir::Op::Update;
     calls[id] = is_number ? guarded : is_step;

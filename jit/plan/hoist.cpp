@@ -104,12 +104,17 @@ NodeId rows_of_all(ir::Graph& to, NodeId base, const Hoisted& hoisted) {
   return to.with_strides(to.view(all, std::move(each), std::move(sizes)), strides);
 }
 
-bool is_packed(const ir::Graph& graph, const Rounds& rounds, uint32_t at, size_t k) {
+bool is_packed(const ir::Graph& graph, const Sequence& sequence, const Rounds& rounds, uint32_t at, size_t k,
+               const Costs& costs) {
   if (k + 1 != rounds.sources_of(at).size() || rounds.trip < kRoundsToPack) return false;
   const auto nodes = rounds.operands_at(at, k);
   if (!std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
   const ir::Layout& layout = graph.layout(nodes[0]);
   const size_t row = layout.sizes.size() - 2;
+  // One row reads a weight that fills much of the second-level cache as fast where it lies.
+  const NodeId product = rounds.node(sequence, 0, at);
+  const bool is_one_row = graph.sizes(product)[graph.sizes(product).size() - 2].hint() == 1;
+  if (is_one_row && layout.numel().hint() * ir::size_of(graph[nodes[0]].dtype) > costs.l2_bytes / 4) return false;
   return layout.sizes[row].hint() > 1 && layout.sizes[row + 1].hint() > 1 && ir::identical(layout.strides[row], 1);
 }
 

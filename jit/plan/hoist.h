@@ -2,6 +2,7 @@
 // Products in a loop that are made before it, and weights that are laid out for it.
 #include <optional>
 
+#include "plan/cost.h"
 #include "plan/rounds.h"
 
 namespace fastjit::plan {
@@ -26,6 +27,7 @@ ir::NodeId rows_of_all(ir::Graph& to, ir::NodeId base, const Hoisted& hoisted);
 
 /// Whether operand `k` of node `at`, a Contract, is the right factor, the same in every round, and lies by columns: one
 /// copy by rows, which vectors run along, serves all rounds.
-bool is_packed(const ir::Graph& graph, const Rounds& rounds, uint32_t at, size_t k);
+bool is_packed(const ir::Graph& graph, const Sequence& sequence, const Rounds& rounds, uint32_t at, size_t k,
+               const Costs& costs);
 
 }  // namespace fastjit::plan

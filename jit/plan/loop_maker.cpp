@@ -34,6 +34,22 @@ uint32_t index_in(std::vector<T>& list, T value) {
   return index;
 }
 
+// What products made before a loop may hold. Those of all rounds grow with their number, and read their weights no
+// faster than those of some.
+constexpr int64_t kMostHoisted = 208 << 10;  // bytes
+constexpr int64_t kFewestHoisted = 16;       // rounds: what a loop costs beside them
+
+/// How many rounds a loop may have for what its products hold; all where it holds more than these anyway: weights that
+/// are laid out for it, or what each round has made.
+int64_t most_rounds(const MadeLoop& made) {
+  int64_t bytes = 0;
+  for (const Hoisted& hoisted : made.hoisted) bytes += hoisted.bytes;
+  const auto is_of_all = [](const PlacedValue& placed) { return placed.kind != PlacedValue::Kind::Base; };
+  const bool keeps_more = !made.packed.empty() || std::ranges::any_of(made.placed, is_of_all);
+  if (keeps_more || bytes * made.rounds.trip <= kMostHoisted) return made.rounds.trip;
+  return std::max(kMostHoisted / bytes, kFewestHoisted);
+}
+
 class LoopMaker {
  public:
   LoopMaker(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
@@ -47,16 +63,20 @@ class LoopMaker {
     made_.rounds = std::move(rounds);
   }
 
-  std::optional<MadeLoop> run() {
+  std::optional<MadeLoop> run(bool at_most, const MadeLoop* like) {
     if (!find_carried() || !find_placed()) return std::nullopt;
     find_hoisted();
-    if (!find_outside() || !make_body()) return std::nullopt;
+    if (!find_outside()) return std::nullopt;
+    made_.most = most_rounds(made_);
+    if (at_most && made_.most < rounds().trip) return std::move(made_);
+    if (!make_body()) return std::nullopt;
     const bool is_any = rounds().count.is_symbolic();
     if (is_any && !tables_.empty()) return std::nullopt;
-    const bool calls = is_any && !options_.no_library;
-    auto body = plan_body(std::move(body_), rounds().count, made_.attr.carried, calls, options_, around_);
-    if (!body) return std::nullopt;
+    auto body = like && is_as(*like) ? std::optional(like->body) : plan(is_any && !options_.no_library);
+    if (!body || (body->has_calls && !tables_.empty())) return std::nullopt;
     body->calls = std::move(calls_);
+    body->guards = guards_.value_or(0);
+    made_.asked = std::make_shared<const ir::Graph>(std::move(body_));
     made_.attr.trip = rounds().count;
     made_.attr.scratch = body->scratch;
     made_.attr.body = body->graph;
@@ -70,6 +90,10 @@ class LoopMaker {
   NodeId node(int64_t round, uint32_t at) const { return rounds().node(sequence_, round, at); }
   Op op(uint32_t at) const { return graph_[node(0, at)].op; }
 
+  std::optional<Body> plan(bool calls) {
+    return plan_body(body_, rounds().count, made_.attr.carried, calls, options_, around_);
+  }
+  bool is_as(const MadeLoop& like) const;
   bool make_body();
   bool find_carried();
   bool find_placed();
@@ -79,6 +103,7 @@ class LoopMaker {
   bool is_own(uint32_t at, bool by_rows) const {
     return options_.own_products && is_own_product(graph_, node(1, at), options_.costs, options_.no_library, by_rows);
   }
+  bool packs(uint32_t at, size_t k) const { return is_packed(graph_, sequence_, rounds(), at, k, options_.costs); }
   bool find_outside();
   bool take_outside(uint32_t at, size_t k);
   void make_inputs();
@@ -92,6 +117,7 @@ class LoopMaker {
   NodeId seen(std::span<const NodeId> per_round, NodeId base);
   NodeId copy_constant(NodeId id);
   NodeId copy_node(std::span<const NodeId> per_round, std::vector<NodeId> operands);
+  void take_guard(std::span<const NodeId> per_round);
   std::optional<uint32_t> map_of(std::span<const NodeId> per_round);
   std::vector<NodeId> nodes_at(uint32_t at) const;
   void make_outputs();
@@ -120,9 +146,27 @@ class LoopMaker {
   std::map<std::pair<uint32_t, size_t>, From> from_;  // per operand from outside that is no constant
   std::vector<NodeId> inputs_;                        // of the body
   std::map<NodeId, NodeId> constants_;
-  std::vector<uint32_t> calls_;  // per call of the body: its number here
+  std::vector<uint32_t> calls_;     // per call of the body: its number here
+  std::optional<uint32_t> guards_;  // values that guards of a round ask for
   bool failed_ = false;
 };
+
+/// Whether its body is the plan of the same work, without calls of torch's, in as many rounds.
+bool LoopMaker::is_as(const MadeLoop& like) const {
+  static_assert(std::has_unique_object_representations_v<ir::Node>);
+  const ir::Graph &a = body_, &b = *like.asked;
+  const auto bytes = [](const ir::Graph& of) { return std::as_bytes(std::span(of.nodes)); };
+  const auto are_alike = [](const ir::ContractAttr& x, const ir::ContractAttr& y) {
+    return x.kind == y.kind && x.operands == y.operands && x.unscaled == y.unscaled && !x.window && !y.window;
+  };
+  const auto is_same_store = [](const ir::Store& x, const ir::Store& y) { return x.value == y.value; };
+  return !like.body.has_calls && ir::identical(rounds().count, like.attr.trip) && a.externs.empty() &&
+         b.externs.empty() && made_.attr.carried == like.attr.carried && made_.attr.placed == like.attr.placed &&
+         std::ranges::equal(bytes(a), bytes(b)) && a.layouts == b.layouts && a.constants == b.constants &&
+         a.maps == b.maps && a.reduces == b.reduces && a.lists == b.lists && a.outputs == b.outputs &&
+         std::ranges::equal(a.contracts, b.contracts, are_alike) &&
+         std::ranges::equal(a.stores, b.stores, is_same_store);
+}
 
 bool LoopMaker::make_body() {
   body_.symbols = around_.for_body();
@@ -201,7 +245,7 @@ void LoopMaker::find_hoisted() {
     const ir::Dim bytes = graph_.layout(first).numel() * ir::size_of(graph_[first].dtype);
     if (bytes.hint() * rounds().trip > kMostBytes) continue;
     std::optional<Hoisted> made = hoisted(graph_, sequence_, rounds(), at);
-    const bool by_rows = is_packed(graph_, rounds(), at, rounds().sources_of(at).size() - 1);
+    const bool by_rows = packs(at, rounds().sources_of(at).size() - 1);
     if (!made || !is_own(at, by_rows)) continue;
     if (rounds().count.is_symbolic() && bytes * rounds().count > kMostBytes) continue;
     made->bytes = bytes.hint();
@@ -216,7 +260,7 @@ bool LoopMaker::take_outside(uint32_t at, size_t k) {
   const auto nodes = rounds().operands_at(at, k);
   std::vector<NodeId> bases(nodes.begin(), nodes.end());
   work(bases.size());
-  if (op(at) == Op::Contract && is_packed(graph_, rounds(), at, k) && is_own(at, true)) {
+  if (op(at) == Op::Contract && packs(at, k) && is_own(at, true)) {
     from_[{at, k}] = {From::In::Packed, index_in(made_.packed, bases[0])};
     return true;
   }
@@ -309,6 +353,14 @@ std::optional<uint32_t> LoopMaker::map_of(std::span<const NodeId> per_round) {
   return static_cast<uint32_t>(body_.maps.size() - 1);
 }
 
+/// Each round's guard asks for a value so many further than the one before, as all guards of the rounds do.
+void LoopMaker::take_guard(std::span<const NodeId> per_round) {
+  const auto value = [&](size_t round) { return graph_.externs[graph_[per_round[round]].attr].call; };
+  if (!guards_) guards_ = value(1) - value(0);
+  for (size_t round = 0; round < per_round.size(); ++round)
+    failed_ = failed_ || value(round) != value(0) + round * *guards_;
+}
+
 NodeId LoopMaker::copy_node(std::span<const NodeId> per_round, std::vector<NodeId> operands) {
   const ir::Node& like = graph_[per_round[0]];
   ir::Node made = like;
@@ -331,8 +383,9 @@ NodeId LoopMaker::copy_node(std::span<const NodeId> per_round, std::vector<NodeI
   if (like.op == Op::Extern) {
     ir::ExternAttr attr = graph_.externs[like.attr];
     attr.operands = std::move(operands);
-    made.attr = push(body_.externs, std::move(attr));
+    made.attr = push(body_.externs, attr);
     calls_.push_back(like.attr);
+    if (attr.kind == ir::ExternKind::Guard) take_guard(per_round);
     return body_.append(made);
   }
   std::ranges::fill(made.in, ir::kNoNode);
@@ -493,8 +546,8 @@ bool CatOfRounds::is_round(size_t operand) const {
 }
 
 std::optional<MadeLoop> make_loop(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
-                                  const PlanOptions& options) {
-  return LoopMaker(graph, sequence, std::move(rounds), wanted, options).run();
+                                  const PlanOptions& options, bool at_most, const MadeLoop* like) {
+  return LoopMaker(graph, sequence, std::move(rounds), wanted, options).run(at_most, like);
 }
 
 }  // namespace fastjit::plan

@@ -1,6 +1,7 @@
 #pragma once
 // From rounds that are alike to a loop: its body, and what it is given and gives.
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -48,8 +49,10 @@ struct MadeLoop {
   ir::LoopAttr attr;
   std::vector<Hoisted> hoisted;
   std::vector<ir::NodeId>
-      packed;  // right factors that the body gets as copies by rows: operands behind the other fixed
+      packed;        // right factors that the body gets as copies by rows: operands behind the other fixed
+  int64_t most = 0;  // rounds it may have
   Body body;
+  std::shared_ptr<const ir::Graph> asked;  // of which `body` is the plan
   std::vector<PlacedValue> placed;
   std::map<uint32_t, uint32_t> finals;   // node of a round -> the Final that is its last value
   std::map<uint32_t, uint32_t> gathers;  // node of a round -> the Final that holds its values of all rounds
@@ -59,8 +62,9 @@ struct MadeLoop {
 ir::IndexMap gathered_at(ir::Dim round, size_t rank);
 
 /// Of rounds that hand something on. Nothing: they differ in what a loop cannot express, or its body is no list of
-/// launches.
+/// launches. With `at_most` a loop of more rounds than it may have gets no body. That of `like`, a loop of the same
+/// graph, is this one's too if it is the plan of the same.
 std::optional<MadeLoop> make_loop(const ir::Graph& graph, const Sequence& sequence, Rounds rounds, const Wanted& wanted,
-                                  const PlanOptions& options);
+                                  const PlanOptions& options, bool at_most = false, const MadeLoop* like = nullptr);
 
 }  // namespace fastjit::plan

@@ -58,8 +58,8 @@ void Order::after_finders() {
 void Order::guards_first() {
   for (uint32_t guard = 0; guard < order_.size(); ++guard) {
     const Item& item = former_.items()[guard];
-    if (!may_refuse(item)) continue;
-    const bool waits = is(item, ir::ExternKind::Guard);
+    const bool waits = guards(item);
+    if (!waits && !may_refuse(item)) continue;
     if (!waits && last_guard_ != kNoItem) order_.before(last_guard_, guard);
     std::vector<uint32_t> stack{guard};
     guarded_[guard] = true;

@@ -1,5 +1,6 @@
 #pragma once
 // What must run before what, where results finally go, and in which steps the items run.
+#include "pass/rewrite.h"
 #include "plan/groups.h"
 #include "plan/precedence.h"
 
@@ -28,6 +29,10 @@ class Order {
   /// Whether the item is a call of torch's of this kind.
   bool is(const Item& item, ir::ExternKind kind) const;
   bool is_loop(const Item& item) const { return item.is_extern() && graph_[item.external].op == ir::Op::Loop; }
+  /// Whether it is a guard or a loop with some.
+  bool guards(const Item& item) const {
+    return is(item, ir::ExternKind::Guard) || (is_loop(item) && pass::may_end(graph_, graph_[item.external]));
+  }
   /// Whether the item is no call, but reads memory of the program's own: it may end the run.
   bool may_refuse(const Item& item) const {
     return is(item, ir::ExternKind::Guard) || is(item, ir::ExternKind::Number);

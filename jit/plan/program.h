@@ -166,28 +166,28 @@ struct HandStep {
 
 /// What a round of a RepeatStep is made of.
 using RoundStep =
-    std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, AliasStep, HandStep, FreeStep, OwnStep>;
+    std::variant<KernelStep, ParallelStep, ExternStep, ContractStep, GuardStep, AliasStep, HandStep, FreeStep, OwnStep>;
 
 /// The steps of `body`, in order, `trip` times. They are alike in every round but for what stands in some of their
 /// holes (see repeat.h); `body` has what stands there in the first round.
 struct RepeatStep {
   struct Filling {
-    uint32_t id = 0;     // a slot, or a call
+    uint32_t id = 0;     // a slot, or a number: of a call, of a guard's value
     int64_t offset = 0;  // of a slot: elements
     bool operator==(const Filling&) const = default;
   };
   /// One for each round, as far as they are listed, then the last `again` of those by turns; in each round `delta`
-  /// elements, or calls, further than in the one before.
+  /// elements, or numbers, further than in the one before.
   struct Column {
     std::vector<Filling> listed;
     uint32_t again = 1;
     int64_t delta = 0;
-    bool is_call = false;
+    bool is_number = false;
     Filling at(int64_t round) const {
       const auto size = static_cast<int64_t>(listed.size());
       const int64_t which = round < size ? round : size - again + (round - size) % again;
       const auto& [id, offset] = listed[static_cast<size_t>(which)];
-      if (is_call) return {static_cast<uint32_t>(id + round * delta), 0};
+      if (is_number) return {static_cast<uint32_t>(id + round * delta), 0};
       return {id, offset + round * delta};
     }
     bool operator==(const Column&) const = default;

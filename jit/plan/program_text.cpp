@@ -127,8 +127,8 @@ template <class AnyStep>
 std::vector<std::string> words(AnyStep step) {
   std::vector<std::string> result;
   for_each_hole(step, [&](uint32_t& id, int64_t* offset) {
-    const bool is_call = result.empty() && kHasCall<AnyStep>;
-    result.push_back(is_call ? std::to_string(id) : text(Place{id, offset ? *offset : 0}));
+    const bool is_number = result.empty() && kHasNumber<AnyStep>;
+    result.push_back(is_number ? std::to_string(id) : text(Place{id, offset ? *offset : 0}));
   });
   return result;
 }
@@ -149,7 +149,7 @@ std::vector<std::vector<std::string>> words(const LoopStep& loop) {
 std::string text(const RepeatStep::Column& column, int64_t trip) {
   const auto word = [&](size_t i) {
     const RepeatStep::Filling& each = column.listed[i];
-    return column.is_call ? std::to_string(each.id) : text(Place{each.id, each.offset});
+    return column.is_number ? std::to_string(each.id) : text(Place{each.id, each.offset});
   };
   if (column.delta != 0) return word(0) + "+" + std::to_string(column.delta) + "*round";
   const size_t size = column.listed.size();
@@ -240,7 +240,7 @@ struct StepText {
     return indent + (step.keeps ? "share " : "hand ") + words[0] + " -> " + words[1] + "\n";
   }
   std::string operator()(const GuardStep& step) const {
-    return "guard " + std::to_string(step.guard) + " (" + words[0] + ") sizes " + list(step.sizes) + "\n";
+    return indent + "guard " + words[0] + " (" + words[1] + ") sizes " + list(step.sizes) + "\n";
   }
   std::string operator()(const NumberStep& step) const {
     std::string operands;

@@ -1,5 +1,6 @@
 #pragma once
-// The rounds of a RepeatStep. A hole of a step is where it names a slot, maybe an element of it, or a call.
+// The rounds of a RepeatStep. A hole of a step is where it names a slot, maybe an element of it, a call, or a guard's
+// value.
 #include <optional>
 #include <vector>
 
@@ -62,12 +63,17 @@ void for_each_slot(AnyStep& step, Take take) {
 template <class AnyStep>
 inline constexpr bool kHasCall = std::is_same_v<AnyStep, ExternStep> || std::is_same_v<AnyStep, ContractStep>;
 
-/// The holes of a step: its call, if it has one, then its slots.
+/// Whether its first hole is no slot, but a number.
+template <class AnyStep>
+inline constexpr bool kHasNumber = kHasCall<AnyStep> || std::is_same_v<AnyStep, GuardStep>;
+
+/// The holes of a step: its call or value, if it has one, then its slots.
 template <class AnyStep, class Take>
 void for_each_hole(AnyStep& step, Take take) {
   int64_t* const whole = nullptr;
   if constexpr (std::is_same_v<AnyStep, ExternStep>) take(step.external, whole);
   if constexpr (std::is_same_v<AnyStep, ContractStep>) take(step.call, whole);
+  if constexpr (std::is_same_v<AnyStep, GuardStep>) take(step.guard, whole);
   for_each_slot(step, take);
 }
 

@@ -31,11 +31,6 @@ constexpr int64_t kFewestSaved = 192;
 // A round of fewer nodes without a product is several of them: what is fused across them stays in registers.
 constexpr int64_t kNodesOfARound = 64;
 constexpr int64_t kFewestRounds = 3;
-// What products made before a loop may hold. Those of all rounds grow with their number, and read their weights no
-// faster than those of some.
-constexpr int64_t kMostHoisted = 208 << 10;  // bytes
-constexpr int64_t kFewestHoisted = 16;       // rounds: what a loop costs beside them
-
 class Reroller {
  public:
   Reroller(const ir::Graph& graph, const PlanOptions& options)
@@ -142,7 +137,7 @@ std::vector<bool> Reroller::alone(bool with_calls) const {
       alone[id] =
           guarded[id] || (!with_calls && (!options_.own_products || !is_matrix_product(graph_.contracts[node.attr])));
     else
-      alone[id] = !with_calls && (node.op == Op::Extern || node.op == Op::Result);
+      alone[id] = !with_calls && (node.op == Op::Extern || node.op == Op::Result) && !pass::is_guard(graph_, node);
   }
   return alone;
 }
@@ -198,17 +193,6 @@ void Reroller::try_loop(uint32_t begin, uint32_t end, uint32_t period) {
   make_rounds(begin, period * static_cast<uint32_t>(together), trip / together, false);
 }
 
-/// How many rounds a loop may have for what its products hold; all where it holds more than these anyway: weights that
-/// are laid out for it, or what each round has made.
-static int64_t most_rounds(const MadeLoop& made) {
-  int64_t bytes = 0;
-  for (const Hoisted& hoisted : made.hoisted) bytes += hoisted.bytes;
-  const auto is_of_all = [](const PlacedValue& placed) { return placed.kind != PlacedValue::Kind::Base; };
-  const bool keeps_more = !made.packed.empty() || std::ranges::any_of(made.placed, is_of_all);
-  if (keeps_more || bytes * made.rounds.trip <= kMostHoisted) return made.rounds.trip;
-  return std::max(kMostHoisted / bytes, kFewestHoisted);
-}
-
 /// A loop of so many rounds from `begin` on, if they are alike; one `inside` a kernel, or none. Whether there is
 /// nothing more to try here.
 bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool inside) {
@@ -216,11 +200,10 @@ bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool i
   if (!alike || weight(alike->begin + alike->period, alike->end()) < kFewestSaved) return false;
   if (!hands_on(*alike)) return true;  // no loop: their launches may run at once
   const Wanted wanted = wanted_of(*alike);
-  auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
-  if (!made || (inside && !fits_over_time(made->attr, made->body))) return false;
-  const int64_t most = most_rounds(*made);
-  if (most < made->rounds.trip)
-    make_in_turn(made->rounds, most);
+  auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_, !inside);
+  if (!made || (inside && (made->body.has_calls || !fits_over_time(made->attr, made->body)))) return false;
+  if (made->most < made->rounds.trip)
+    make_in_turn(made->rounds, made->most);
   else
     take(std::move(*made), wanted);
   return true;
@@ -229,14 +212,14 @@ bool Reroller::make_rounds(uint32_t begin, uint32_t period, int64_t trip, bool i
 /// Loops of so many of the rounds, each of which hands on to the next. What is no loop then is work like any other.
 void Reroller::make_in_turn(const Rounds& rounds, int64_t most) {
   const int64_t loops = (rounds.trip + most - 1) / most;
+  const MadeLoop* like = nullptr;
+  loops_.reserve(loops_.size() + static_cast<size_t>(loops));  // where `like` stays
   for (int64_t i = 0; i < loops; ++i) {
     const int64_t first = i * rounds.trip / loops, trip = (i + 1) * rounds.trip / loops - first;
-    const uint32_t begin = rounds.begin + static_cast<uint32_t>(first) * rounds.period;
-    auto alike = alike_rounds(graph_, sequence_, {begin, rounds.period, trip, trip, {}, {}, {}});
-    if (!alike) continue;
-    const Wanted wanted = wanted_of(*alike);
-    auto made = make_loop(graph_, sequence_, std::move(*alike), wanted, options_);
-    if (made) take(std::move(*made), wanted);
+    Rounds part = part_of(sequence_, rounds, first, trip);
+    const Wanted wanted = wanted_of(part);
+    auto made = make_loop(graph_, sequence_, std::move(part), wanted, options_, false, like);
+    if (made && take(std::move(*made), wanted)) like = &loops_.back();
   }
 }
 

@@ -30,7 +30,11 @@ bool may_repeat(const Step& step) {
 }
 
 bool is_call(const Step& step) {
-  return std::holds_alternative<ContractStep>(step) || std::holds_alternative<ExternStep>(step);
+  return std::visit([](const auto& each) { return kHasCall<std::remove_cvref_t<decltype(each)>>; }, step);
+}
+
+bool has_number(const Step& step) {
+  return std::visit([](const auto& each) { return kHasNumber<std::remove_cvref_t<decltype(each)>>; }, step);
 }
 
 /// Whether steps may be the same one of several rounds.
@@ -70,6 +74,9 @@ class Likeness {
     return x.kind == y.kind && x.name == y.name && x.written == y.written && like(a.operands, b.operands) &&
            like(a.results, b.results);
   }
+  bool like(const GuardStep& a, const GuardStep& b) const {
+    return like(a.slot, b.slot) && a.sizes == b.sizes && a.strides == b.strides;
+  }
   bool like(const FreeStep& a, const FreeStep& b) const { return like(a.slot, b.slot); }
   bool like(const OwnStep& a, const OwnStep& b) const { return like(a.slot, b.slot); }
   bool like(const auto& a, const auto& b) const { return &a == &b; }
@@ -89,26 +96,26 @@ class Likeness {
 
 /// All that is in one hole as the rounds go on.
 struct Hole {
-  enum class Kind : uint8_t { Call, Whole, Element } kind;
+  enum class Kind : uint8_t { Number, Whole, Element } kind;
   std::vector<Filling> rounds;
 };
 
 Column column_of(const Hole& hole) {
   const std::vector<Filling>& rounds = hole.rounds;
   const auto trip = static_cast<int64_t>(rounds.size());
-  const bool is_call = hole.kind == Hole::Kind::Call;
+  const bool is_number = hole.kind == Hole::Kind::Number;
   const int64_t delta =
-      is_call ? static_cast<int64_t>(rounds[1].id) - rounds[0].id : rounds[1].offset - rounds[0].offset;
-  const Column walk{{rounds[0]}, 1, delta, is_call};
+      is_number ? static_cast<int64_t>(rounds[1].id) - rounds[0].id : rounds[1].offset - rounds[0].offset;
+  const Column walk{{rounds[0]}, 1, delta, is_number};
   int64_t round = 0;
   while (round < trip && walk.at(round) == rounds[static_cast<size_t>(round)]) ++round;
   if (round == trip) return walk;
   for (uint32_t turns = 1; turns <= kMostByTurns; ++turns) {
     size_t listed = rounds.size();
     while (listed > turns && rounds[listed - 1] == rounds[listed - 1 - turns]) --listed;
-    if (2 * listed <= rounds.size()) return {{rounds.begin(), rounds.begin() + listed}, turns, 0, is_call};
+    if (2 * listed <= rounds.size()) return {{rounds.begin(), rounds.begin() + listed}, turns, 0, is_number};
   }
-  return {rounds, 1, 0, is_call};
+  return {rounds, 1, 0, is_number};
 }
 
 /// One RepeatStep of the steps of all its rounds.
@@ -150,8 +157,8 @@ std::vector<Hole> Maker::holes_of(uint32_t at) const {
     const auto note = [&](uint32_t id, const int64_t* offset) {
       work();
       if (round == 0) {
-        const bool call = next == 0 && is_call(step);
-        holes.push_back({call ? Hole::Kind::Call : offset ? Hole::Kind::Element : Hole::Kind::Whole, {}});
+        const bool is_number = next == 0 && has_number(step);
+        holes.push_back({is_number ? Hole::Kind::Number : offset ? Hole::Kind::Element : Hole::Kind::Whole, {}});
       }
       holes[next++].rounds.push_back({id, offset ? *offset : 0});
     };

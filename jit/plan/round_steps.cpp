@@ -121,7 +121,9 @@ class Writer {
       std::visit(note_launches, step);
       const auto alias = aliases_.find(at);
       if (alias != aliases_.end()) places[&std::get<AliasStep>(step).offset] = alias->second;
+      const auto* const guard = std::get_if<GuardStep>(&step);
       const auto take = [&](uint32_t& id, int64_t* offset) {
+        if (guard && &id == &guard->guard) add_numbers(hole, id);
         if (const auto found = offset ? places.find(offset) : places.end(); found != places.end())
           add_column(hole, id, *offset, found->second.first, found->second.second);
         ++hole;
@@ -137,6 +139,13 @@ class Writer {
     made_.step.columns.push_back({{{id, offset}}, 1, delta.hint(), false});
     made_.places.push_back(first);
     made_.deltas.push_back(delta);
+  }
+
+  void add_numbers(uint32_t hole, uint32_t first) {
+    made_.step.varying.push_back({hole, static_cast<uint32_t>(made_.step.columns.size())});
+    made_.step.columns.push_back({{{first, 0}}, 1, slots_.body.guards, true});
+    made_.places.push_back(0);
+    made_.deltas.push_back(slots_.body.guards);
   }
 
   const RoundSlots& slots_;

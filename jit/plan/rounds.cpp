@@ -25,8 +25,8 @@ bool is_leaf(Op op) { return op == Op::Input || op == Op::Scalar || op == Op::Co
 bool cannot_repeat(const ir::Graph& graph, const ir::Node& node) {
   if (node.op != Op::Extern) return node.op == Op::Loop || node.op == Op::Final;
   const ir::ExternAttr& call = graph.externs[node.attr];
-  return call.kind != ir::ExternKind::Op || !call.written.empty() ||
-         std::ranges::find(call.operands, ir::kNoNode) != call.operands.end();
+  const bool may_repeat = call.kind == ir::ExternKind::Op || call.kind == ir::ExternKind::Guard;
+  return !may_repeat || !call.written.empty() || std::ranges::find(call.operands, ir::kNoNode) != call.operands.end();
 }
 
 /// Equal work: all but operands and where a map begins.
@@ -45,7 +45,7 @@ bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
   }
   if (a.op == Op::Extern) {
     const ir::ExternAttr &x = graph.externs[a.attr], &y = graph.externs[b.attr];
-    return x.name == y.name && x.outputs == y.outputs && x.operands.size() == y.operands.size();
+    return x.kind == y.kind && x.name == y.name && x.outputs == y.outputs && x.operands.size() == y.operands.size();
   }
   return a.op == Op::Input || a.attr == b.attr;
 }
@@ -348,6 +348,24 @@ std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& seque
     rounds.count -= skipped;
   }
   return std::nullopt;
+}
+
+Rounds part_of(const Sequence& sequence, const Rounds& rounds, int64_t first, int64_t trip) {
+  Rounds part{rounds.begin + static_cast<uint32_t>(first) * rounds.period,
+              rounds.period,
+              trip,
+              trip,
+              rounds.sources,
+              rounds.firsts,
+              {}};
+  for (Source& source : part.sources)
+    if (source.of == Source::Of::Before && first > 0) source.first = rounds.node(sequence, first - 1, source.at);
+  part.operands.reserve(rounds.sources.size() * static_cast<size_t>(trip));
+  for (size_t of = 0; of < rounds.sources.size(); ++of) {
+    const auto begin = rounds.operands.begin() + static_cast<std::ptrdiff_t>(of) * rounds.trip + first;
+    part.operands.insert(part.operands.end(), begin, begin + trip);
+  }
+  return part;
 }
 
 uint32_t best_phase(const ir::Graph& graph, const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t period) {

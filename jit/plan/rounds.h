@@ -75,6 +75,9 @@ bool hands_on(const Rounds& rounds);
 /// another; nothing if fewer than three are.
 std::optional<Rounds> alike_rounds(const ir::Graph& graph, const Sequence& sequence, Rounds rounds);
 
+/// So many of the rounds, from number `first` on.
+Rounds part_of(const Sequence& sequence, const Rounds& rounds, int64_t first, int64_t trip);
+
 /// How far behind `begin` a round begins best: where fewest bytes go from one round to the next.
 uint32_t best_phase(const ir::Graph& graph, const Sequence& sequence, uint32_t begin, uint32_t end, uint32_t period);
 

@@ -24,7 +24,7 @@ void for_each_slot_of(Program& program, Take take) {
     for (RoundStep& each : repeat->body) std::visit(take_all, each);
     for (RepeatStep::Column& column : repeat->columns)
       for (RepeatStep::Filling& filling : column.listed)
-        if (!column.is_call) take(filling.id);
+        if (!column.is_number) take(filling.id);
   }
 }
 

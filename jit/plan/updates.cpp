@@ -130,11 +130,10 @@ std::vector<NodeId> last_readers(const ir::Graph& graph) {
 /// The node whose step stores this one, an Update or a Final.
 NodeId writer(const ir::Graph& graph, NodeId id) { return graph[id].op == Op::Final ? graph[id].in[0] : id; }
 
-/// Where a run may end early, nothing is written before that is known.
-std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeId>& last) {
+std::vector<bool> made_in_inputs(const ir::Graph& graph, Inputs inputs, const std::vector<NodeId>& last) {
   std::vector<bool> made(graph.nodes.size(), false);
-  for (const ir::Node& node : graph.nodes)
-    if (is_call(graph, node, ir::ExternKind::Guard) || is_call(graph, node, ir::ExternKind::Number)) return made;
+  const auto may_end = [&](const ir::Node& node) { return pass::may_end(graph, node); };
+  if (inputs == Inputs::OfCaller && std::ranges::any_of(graph.nodes, may_end)) return made;
   const std::unordered_set<NodeId> outputs(graph.outputs.begin(), graph.outputs.end());
   for (const ir::Store& store : graph.stores) {
     std::vector<NodeId> chain;
@@ -150,8 +149,8 @@ std::vector<bool> made_in_inputs(const ir::Graph& graph, const std::vector<NodeI
 
 /// What may be stored over: the program's own memory, which is there to be written to, or an input's that may be.
 struct Writable {
-  explicit Writable(const ir::Graph& graph)
-      : graph(graph), last(last_readers(graph)), in_inputs(made_in_inputs(graph, last)) {}
+  Writable(const ir::Graph& graph, Inputs inputs)
+      : graph(graph), last(last_readers(graph)), in_inputs(made_in_inputs(graph, inputs, last)) {}
   /// `base`, of which `made` is stored over some elements.
   bool is_memory(NodeId base, NodeId made) const {
     const Op op = graph[base].op;
@@ -200,8 +199,8 @@ void copy_loop(pass::Rewriter& rewriter, NodeId loop, const Writable& writable) 
 /// Copies the graph with its updates in place.
 class InPlace {
  public:
-  explicit InPlace(const ir::Graph& graph)
-      : graph_(graph), rewriter_(graph), writable_(graph), base_of_(views_of_memory(graph, writable_.last)) {}
+  InPlace(const ir::Graph& graph, Inputs inputs)
+      : graph_(graph), rewriter_(graph), writable_(graph, inputs), base_of_(views_of_memory(graph, writable_.last)) {}
 
   ir::Graph run() {
     for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
@@ -273,13 +272,15 @@ bool is_sweep(const ir::Graph& graph, NodeId update) {
   return is_large_box(graph, update) && reads_beside(graph, node.in[1], node.in[0], node.attr);
 }
 
-std::vector<bool> made_in_inputs(const ir::Graph& graph) { return made_in_inputs(graph, last_readers(graph)); }
+std::vector<bool> made_in_inputs(const ir::Graph& graph, Inputs inputs) {
+  return made_in_inputs(graph, inputs, last_readers(graph));
+}
 
-std::optional<ir::Graph> in_place(const ir::Graph& graph) {
+std::optional<ir::Graph> in_place(const ir::Graph& graph, Inputs inputs) {
   if (std::ranges::none_of(graph.nodes,
                            [](const ir::Node& node) { return node.op == Op::Update || node.op == Op::Loop; }))
     return std::nullopt;
-  return InPlace(graph).run();
+  return InPlace(graph, inputs).run();
 }
 
 }  // namespace fastjit::plan

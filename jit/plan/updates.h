@@ -16,12 +16,15 @@ std::vector<ir::NodeId> memory_of_updates(const ir::Graph& graph);
 /// in memory of its own.
 bool is_sweep(const ir::Graph& graph, ir::NodeId update);
 
+/// Whose memory the inputs of a graph lie in: what is the caller's is only written once no run can end early any more.
+enum class Inputs : uint8_t { OfCaller, OfProgram };
+
 /// Per node, an Update or a Final: it is stored in an input's own memory, since the input gets the last of such a
 /// chain, and nobody wants an older value.
-std::vector<bool> made_in_inputs(const ir::Graph& graph);
+std::vector<bool> made_in_inputs(const ir::Graph& graph, Inputs inputs = Inputs::OfCaller);
 
 /// The graph with a copy below every Update whose base is wanted as it was, or is no memory that it may write to.
 /// Nothing where the graph has no Update.
-std::optional<ir::Graph> in_place(const ir::Graph& graph);
+std::optional<ir::Graph> in_place(const ir::Graph& graph, Inputs inputs = Inputs::OfCaller);
 
 }  // namespace fastjit::plan

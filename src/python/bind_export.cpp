@@ -104,8 +104,6 @@ ir::Graph graph_of(const Variant& variant, bool column_major) {
 
 /// Refuses a step that is Python's.
 void check(const plan::Step& step, const Executable& executable) {
-  if (std::holds_alternative<plan::GuardStep>(step))
-    refuse_export("Python reads a value out of a tensor and decides by it; keep it a tensor, as torch.where does");
   if (const auto* number = std::get_if<plan::NumberStep>(&step))
     refuse_export("the number " + executable.numbers[number->number].label +
                   " is computed in Python; compute it with tensors");

@@ -41,16 +41,13 @@ class Run {
 
   // False: stopped at a guard.
   bool checked_steps(ValueCheck& check) {
-    for (const plan::Step& step : program_.steps) {
-      const auto* guard = std::get_if<plan::GuardStep>(&step);
-      const bool uses_sizes = !guard && !std::holds_alternative<plan::FreeStep>(step);
-      if (!found_.empty() && uses_sizes && !take_found(check)) return false;
-      std::visit([this](const auto& s) { self().step(s); }, step);
-      if (!guard) continue;
-      if (!holds(*guard, check)) return false;
-      if (++check.held == check.expected.size() && check.guards_only) return false;
-    }
-    return true;
+    const auto take = [&](const auto& step) {
+      if constexpr (std::is_same_v<decltype(step), const plan::RepeatStep&>)
+        return checked_rounds(step, check);
+      else
+        return checked(step, check);
+    };
+    return std::ranges::all_of(program_.steps, [&](const plan::Step& step) { return std::visit(take, step); });
   }
 
   void collect(Tensors& outputs) {
@@ -208,7 +205,31 @@ class Run {
     return allocator && allocator->raw_deleter() && t.storage().data_ptr().get_deleter() == allocator->raw_deleter();
   }
 
-  void step(const plan::GuardStep&) {}  // checked_steps() compares
+  void step(const plan::GuardStep&) {}  // checked() compares
+
+  template <class AnyStep>
+  bool checked(const AnyStep& one, ValueCheck& check) {
+    constexpr bool kIsGuard = std::is_same_v<AnyStep, plan::GuardStep>;
+    constexpr bool kUsesSizes = !kIsGuard && !std::is_same_v<AnyStep, plan::FreeStep>;
+    if (kUsesSizes && !found_.empty() && !take_found(check)) return false;
+    self().step(one);
+    if constexpr (kIsGuard) {
+      if (!holds(one, check)) return false;
+      if (++check.held == check.expected.size() && check.guards_only) return false;
+    }
+    return true;
+  }
+
+  bool checked_rounds(const plan::RepeatStep& repeat, ValueCheck& check) {
+    const auto take = [&](const auto& step) { return checked(step, check); };
+    plan::Round round(repeat);
+    for (int64_t i = 0; i < repeat.trip; ++i) {
+      round.set(i);
+      for (const plan::RoundStep& step : round.steps())
+        if (!std::visit(take, step)) return false;
+    }
+    return true;
+  }
 
   void step(const plan::NumberStep& s) {
     double given[2] = {};
