@@ -212,7 +212,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   void step(const plan::LoopStep& s) {
     if (s.temp != plan::kNoSlot) address(s.temp);  // so that there is an arena
     if (s.inside) return run_inside(s);
-    if (s.team > 0) return run_team(s);
+    if (s.team > 0 && !team_rest.rests()) return run_team(s);
     each_round(s, [&](const Launch& launch, size_t i) { execute(launch, s.body[i].units, s.body[i].grain); });
   }
 
@@ -241,6 +241,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
       });
     });
     if (failed) throw std::bad_alloc();
+    team_rest.note(barrier.has_slept());
   }
 
   void step(const plan::ContractStep& s) {

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <chrono>
 
 // at::parallel_for is a template of torch's headers: compiled without OpenMP it is a serial loop, and nothing says so.
 #ifndef INTRA_OP_PARALLEL
@@ -44,7 +45,32 @@ void Barrier::wait(int count) noexcept {
     if (turn_.load(std::memory_order_acquire) != turn) return;
     pause();
   }
+  slept_.store(true, std::memory_order_relaxed);
   turn_.wait(turn, std::memory_order_acquire);
+}
+
+TeamRest team_rest;
+
+static int64_t now() noexcept {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+bool TeamRest::rests() const noexcept {
+  const int64_t until = until_.load(std::memory_order_relaxed);
+  return until != 0 && now() < until;
+}
+
+// Measured on two cores with as many other processes: a loop of 120 launches of a microsecond took 16 to 30 ms in a
+// team, call after call, and 0.3 ms in one thread.
+void TeamRest::note(bool slept) noexcept {
+  constexpr int64_t kFirst = 50'000'000, kMost = 2'000'000'000;
+  if (!slept) {
+    if (rest_.load(std::memory_order_relaxed) != 0) rest_.store(0, std::memory_order_relaxed);
+    return;
+  }
+  const int64_t rest = std::clamp(2 * rest_.load(std::memory_order_relaxed), kFirst, kMost);
+  rest_.store(rest, std::memory_order_relaxed);
+  until_.store(now() + rest, std::memory_order_relaxed);
 }
 
 }  // namespace fastjit::dispatch

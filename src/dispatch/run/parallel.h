@@ -20,10 +20,25 @@ void parallel_team(int most, c10::function_ref<void(int, int)> body);
 class Barrier {
  public:
   void wait(int count) noexcept;
+  /// Whether one has waited asleep: others want the cores.
+  bool has_slept() const noexcept { return slept_.load(std::memory_order_relaxed); }
 
  private:
+  std::atomic<bool> slept_{false};
   std::atomic<int> there_{0};
   std::atomic<uint32_t> turn_{0};
 };
+
+/// Whether to let one thread do the work of a team, since teams have waited asleep lately: for a while, longer each
+/// time that they do so again.
+class TeamRest {
+ public:
+  bool rests() const noexcept;
+  void note(bool slept) noexcept;
+
+ private:
+  std::atomic<int64_t> until_{0}, rest_{0};  // nanoseconds: of the steady clock; a rest
+};
+extern TeamRest team_rest;  // of this process
 
 }  // namespace fastjit::dispatch

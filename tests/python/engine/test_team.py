@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -54,6 +58,34 @@ def test_many_threads():
     with torch_threads(7):
         fast = check(decode, *arguments())
         assert is_team(fast), fast.inspect("plan")
+
+
+@contextlib.contextmanager
+def on_one_core():
+    """All threads of the process, as where others have the rest."""
+    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+    cores = {tid: os.sched_getaffinity(tid) for tid in threads}
+    try:
+        for tid in cores:
+            os.sched_setaffinity(tid, {min(cores[tid])})
+        yield
+    finally:
+        for tid, before in cores.items():
+            os.sched_setaffinity(tid, before)
+
+
+def test_one_core_for_two_threads():
+    """They wait for each other asleep, and then one thread does the work for a while."""
+    with torch_threads(2), torch.no_grad():
+        fast = check(decode, *arguments())
+        assert is_team(fast), fast.inspect("plan")
+        args = arguments()
+        expected, hits = decode(*args), fast.stats().hits
+        with on_one_core():
+            for _ in range(100):
+                assert_same(fast(*args), expected)
+        assert_same(fast(*args), expected)
+        assert fast.stats().hits == hits + 101 and fast.stats().fallbacks == {}
 
 
 def test_any_number_of_heads():
