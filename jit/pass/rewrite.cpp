@@ -22,6 +22,7 @@ bool may_end(const Graph& graph, const Node& node) {
 
 std::vector<bool> decides_guard(const Graph& graph) {
   std::vector<bool> decides(graph.nodes.size(), false);
+  if (graph.externs.empty() && graph.loops.empty()) return decides;
   for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
     const Node& node = graph[id];
     if ((!decides[id] && !may_end(graph, node)) || graph.is_position(id)) continue;

@@ -71,7 +71,7 @@ class LoopMaker {
     if (at_most && made_.most < rounds().trip) return std::move(made_);
     if (!make_body()) return std::nullopt;
     const bool is_any = rounds().count.is_symbolic();
-    if (is_any && !tables_.empty()) return std::nullopt;
+    if (is_any && (!tables_.empty() || guards_)) return std::nullopt;  // as many values as the recorded call read
     auto body = like && is_as(*like) ? std::optional(like->body) : plan(is_any && !options_.no_library);
     if (!body || (body->has_calls && !tables_.empty())) return std::nullopt;
     body->calls = std::move(calls_);
@@ -223,8 +223,8 @@ bool LoopMaker::find_placed() {
 }
 
 std::vector<NodeId> LoopMaker::nodes_at(uint32_t at) const {
-  std::vector<NodeId> nodes;
-  for (int64_t round = 0; round < rounds().trip; ++round) nodes.push_back(node(round, at));
+  std::vector<NodeId> nodes(static_cast<size_t>(rounds().trip));
+  for (size_t round = 0; round < nodes.size(); ++round) nodes[round] = node(static_cast<int64_t>(round), at);
   return nodes;
 }
 
@@ -343,6 +343,7 @@ std::optional<uint32_t> LoopMaker::map_of(std::span<const NodeId> per_round) {
   const auto same = [&](NodeId id) { return graph_[id].attr == graph_[per_round[0]].attr; };
   if (!std::ranges::all_of(per_round, same)) {
     std::vector<const ir::IndexMap*> maps;
+    maps.reserve(per_round.size());
     for (const NodeId id : per_round) maps.push_back(&graph_.maps[graph_[id].attr]);
     const std::optional<WalkingMap> walking = walking_map(maps, rounds().count);
     if (!walking) return std::nullopt;
@@ -415,6 +416,7 @@ NodeId LoopMaker::copy_constant(NodeId id) {
 NodeId LoopMaker::seen(std::span<const NodeId> per_round, NodeId base) {
   std::vector<std::vector<NodeId>> levels(seen_through(graph_, sequence_, per_round[0]).views.size());
   const auto is_view = [&](NodeId id) { return ir::is_view(graph_[id].op) && !sequence_.looped[id]; };
+  for (std::vector<NodeId>& level : levels) level.reserve(per_round.size());
   for (NodeId id : per_round) {
     for (std::vector<NodeId>& level : levels) {
       failed_ = failed_ || !is_view(id);

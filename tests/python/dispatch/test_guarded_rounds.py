@@ -141,6 +141,30 @@ def test_several_guards_of_a_round_and_other_values_in_each() -> None:
     assert loops_with_guards(compiled) == 1
 
 
+def test_loops_over_a_size_that_read_values() -> None:
+    """Another number of rounds reads another number of values: each is a program of its own."""
+
+    def walk(x: Tensor, h: Tensor) -> Tensor:
+        for at in range(x.shape[0]):
+            for _ in range(3):
+                h = h * 0.75 + x[at] * 0.25
+                h = torch.where(h > 1, h - 0.25, h) + h * h * 0.125
+            if (h.max() > 100).item():
+                break
+        return h
+
+    compiled = fastjit(walk)
+    h = torch.rand(30)
+    for rounds in [20, 25, 31, 20, 25, 31, 44, 12, 44, 12]:
+        x = torch.rand(rounds, 30)
+        assert torch.equal(compiled(x, h), walk(x, h))
+    x = torch.rand(25, 30)
+    x[9] = 1e4
+    for _ in range(3):
+        assert torch.equal(compiled(x, h), walk(x, h))
+    assert of(compiled).stats().hits >= 6 and dict(of(compiled).stats().fallbacks) == {}
+
+
 OPERATIONS = [
     lambda x, y: x * 0.75 + y,
     lambda x, y: x - y * 0.5,
