@@ -130,6 +130,7 @@ struct ExternAttr {
   std::vector<NodeId> operands;
   std::vector<uint32_t> written;  // operands that the call writes: their storage is read by nothing fused afterwards
   uint32_t outputs = 1;
+  std::vector<uint32_t> sizes = {};  // Graph::scalars that it is given beside its operands, which are sizes
   // Its result lies as its first operand does, computed as well either way. A call for the gradients of a
   // convolution, of (gradient, image, weight): those of image and weight lie as the image does.
   bool keeps_layout = false;

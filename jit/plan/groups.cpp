@@ -184,7 +184,8 @@ void Former::chain_cats() {
 }
 
 /// The order in which nodes are given memory: numbers that Python computes come first, with what they need, unless a
-/// call is among that or a guard before them. So what is computed before them may join the kernels that read them.
+/// call is among that or a guard before them, or a call finds a size that they are given. So what is computed before
+/// them may join the kernels that read them.
 std::vector<ir::NodeId> Former::sequence() const {
   const size_t n = graph().nodes.size();
   const auto is = [&](const ir::Node& node, ir::ExternKind kind) {
@@ -198,7 +199,8 @@ std::vector<ir::NodeId> Former::sequence() const {
     guarded = guarded || (!is_number && pass::may_end(graph(), node));
     const bool is_step = node.op == ir::Op::Extern || node.op == ir::Op::Contract || node.op == ir::Op::Loop ||
                          node.op == ir::Op::Update;
-    calls[id] = is_number ? guarded : is_step;
+    const bool waits = is_number && (guarded || late_in_scalars(graph(), graph().externs[node.attr].sizes) != 0);
+    calls[id] = is_number ? waits : is_step;
     for (const ir::NodeId in : graph().operands(id))
       if (in != ir::kNoNode && calls[in]) calls[id] = true;
   }
@@ -260,7 +262,9 @@ uint64_t Former::late_in(const Item& item) const {
   const auto add = [&](std::span<const Dim> dims) { late |= plan::late_in(graph(), dims); };
   add(item.frame.sizes);
   for (const Access& access : item.draft.accesses) add(access.address);
-  for (const uint32_t scalar : item.draft.scalars) add({&graph().scalars[scalar].size, 1});
+  late |= late_in_scalars(graph(), item.draft.scalars);
+  if (item.is_extern() && graph()[item.external].op == ir::Op::Extern)
+    late |= late_in_scalars(graph(), graph().externs[graph()[item.external].attr].sizes);
   for (const Root& root : item.roots)
     for (const Storage& dest : root.dests) late |= late_in(dest);
   for (const auto& operand : item.operands)

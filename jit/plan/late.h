@@ -15,4 +15,11 @@ inline uint64_t late_in(const ir::Graph& graph, std::span<const ir::Dim> dims) {
   return late;
 }
 
+/// The same of scalars that are sizes.
+inline uint64_t late_in_scalars(const ir::Graph& graph, std::span<const uint32_t> scalars) {
+  uint64_t late = 0;
+  for (const uint32_t scalar : scalars) late |= late_in(graph, {&graph.scalars[scalar].size, 1});
+  return late;
+}
+
 }  // namespace fastjit::plan

@@ -229,6 +229,9 @@ class Recorder {
   /// Which tensor of the call that is, where its sizes may differ from call to call: Python's reads of them are told as
   /// size_given(). Negative: read them with size_read().
   int64_t sized_tensor(const at::Tensor& tensor) const;
+  /// The same of a tensor of which data decides size `dim`, or with a negative one any: it is read now, and Python has
+  /// all that it reads as size_given().
+  int64_t found_tensor(const at::Tensor& tensor, int dim);
   /// Tells that `number`, the next one of CallInputs::scalars, is what that tensor has as size `dim`, or with -1 as the
   /// count of its elements. Null: its sizes are facts.
   void size_given(int64_t tensor, int dim, PyObject* number);

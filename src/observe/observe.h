@@ -142,6 +142,8 @@ struct Host {
   /// It gives sizes of the tensor as ints. Which one the host calls the tensor where these may differ from call to
   /// call, else -1.
   int64_t (*on_sizes)(void* context, PyObject* tensor) = nullptr;
+  /// The same where data decides such sizes: -1 where they are to be facts, see on_size_read. dim: as there.
+  int64_t (*on_found_sizes)(void* context, PyObject* tensor, int dim) = nullptr;
   /// `number`, an object of the call's own that is watched from now on, is what that tensor has as this size;
   /// dim -1: as the count of its elements.
   void (*on_size)(void* context, int64_t tensor, int dim, PyObject* number) = nullptr;

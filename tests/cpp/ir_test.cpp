@@ -19,13 +19,13 @@ Graph sample() {
   const NodeId row = g.reduce(ReduceKind::Sum, scaled, {1}, DType::F32);
   const NodeId product =
       g.contract({Product::Mm, 7, "aten::mm", {scaled, y}, true, true}, DType::F32, {{4, 4}, {4, 1}});
-  g.external({ExternKind::Op, 3, "aten::add_", {x, product}, {0}, 0, true});
+  g.external({ExternKind::Op, 3, "aten::add_", {x, product}, {0}, 0, {}, true});
   const NodeId images = g.input(DType::F32, {{1, 2, 5, 5}, {50, 25, 5, 1}}, {"images"});
   const NodeId weight = g.input(DType::F32, {{3, 2, 3, 3}, {18, 9, 3, 1}}, {"weight"});
   const Window window{{1, 2}, {1, 0}, {1, 1}};
   const NodeId convolved = g.contract({Product::Convolution, 8, "aten::conv2d", {images, weight}, false, true, window},
                                       DType::F32, {{1, 3, 5, 2}, {30, 10, 2, 1}});
-  g.external({ExternKind::Op, 9, "aten::convolution_backward", {convolved, images, weight}, {}, 3, true, window});
+  g.external({ExternKind::Op, 9, "aten::convolution_backward", {convolved, images, weight}, {}, 3, {}, true, window});
   const NodeId joined = g.cat({product, product}, 1);
   g.outputs = {row, joined, g.reshape(scaled, {32}), g.with_strides(scaled, {1, 4}), g.fresh_copy(x, {8, 1})};
   g.stores = {{0, scaled, 2}};

@@ -55,6 +55,9 @@ class Selector {
     if (event.name == kContentsRead) return add_contents(index);
     if (event.name == kTest) return add_value(index);
     if (event.name == kFew && over_masks_) return;
+    const bool is_of_numbers =
+        event.name == kSizeRead && trace_.sizes_as_numbers.contains(event.args[0].uses[0].tensor);
+    if (finds_ && is_of_numbers) return;
     if (is_size(event)) {
       const bool is_of_mask = event.name == kSlice && masked_.contains(event.args[0].uses[0].tensor);
       if (over_masks_ && !is_of_mask) unsound("a size that depends on data is read at " + trace_.lines[event.line]);

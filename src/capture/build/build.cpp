@@ -432,6 +432,9 @@ void GraphBuilder::emit(uint32_t index) {
 void GraphBuilder::reshape(const Action& step) {
   const Event& event = trace_.events[step.event];
   const Use& made = flat_results(event)[0];
+  const auto is_of_it = [&](const auto& number) { return number.second.tensor == made.tensor; };
+  if (scope_ && graph_.symbols->late_count() > 0 && std::ranges::any_of(trace_.size_numbers, is_of_it))
+    unsound("sizes were read of a tensor whose shape was changed in place: " + where(trace_, event));
   std::vector<ir::NodeId> out;
   if (pinned(step) || is_parted(made) || mask_of(event) != ir::kNoNode ||
       !call_lowering(step, arguments(event), {made.meta}, false, out))
@@ -590,6 +593,7 @@ ir::NodeId GraphBuilder::number_node(uint32_t scalar) {
       if (op.kind == NumberOp::Kind::Pow) static_cast<void>(ir::Dim(0) < size);  // of others Python makes other types
       operand.from = From::Int;
       operand.scalar = static_cast<uint32_t>(graph_[graph_.size(size)].attr);
+      attr.sizes.push_back(operand.scalar);
     } else if (is_given(which)) {
       operand.from = PyFloat_CheckExact(inputs_.scalars[which].first) ? From::Float : From::Int;
       operand.scalar = static_cast<uint32_t>(graph_[given_node(which)].attr);

@@ -446,11 +446,14 @@ ir::ExternAttr GraphBuilder::prepare(uint32_t index, Reads reads, ir::NodeId fir
   });
   for (const Use& use : results) {
     uint64_t dims = use.tensor != kNone && step.data_sized ? trace_.dims_of(use.tensor, step.event) : 0;
-    if (use.tensor != kNone && (is_workspace(use, event) || (dims && scope_))) dims = ~uint64_t{0};
+    const bool may_differ = dims && scope_ && analysis_.data_sizes != DataSizes::Found;  // by sizes of arguments
+    if (use.tensor != kNone && (is_workspace(use, event) || may_differ)) dims = ~uint64_t{0};
     made.data_dims.push_back(dims);
   }
   if (std::ranges::all_of(made.data_dims, [](uint64_t dims) { return dims == 0; })) made.data_dims.clear();
   made.makes_no_view = made.holes.empty() && std::ranges::none_of(results, [](const Use& use) { return use.view; });
+  for (const CallTemplate::NumberHole& hole : made.numbers)
+    if (hole.operand < 0 && graph_.scalars[hole.scalar].size.is_symbolic()) attr.sizes.push_back(hole.scalar);
   attr.outputs = static_cast<uint32_t>(results.size());
   attr.call = add_call(std::move(made));
   return attr;

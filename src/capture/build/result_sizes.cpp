@@ -272,6 +272,10 @@ const Formula* formula_of(std::string_view op) {
       {"aten::einsum", {summed, false}},
       {"aten::empty_like", {like, false}},
       {"aten::index.Tensor", {indexed, false}},
+      {"aten::index_add", {like, false}},
+      {"aten::index_copy", {like, false}},
+      {"aten::index_put", {like, false}},
+      {"aten::index_reduce", {like, false}},
       {"aten::linspace", {stepped, true}},
       {"aten::mkldnn_rnn_layer", {recurrent, false}},
       {"aten::pad", kPad},
@@ -284,6 +288,10 @@ const Formula* formula_of(std::string_view op) {
       {"aten::replication_pad1d", kPad},
       {"aten::replication_pad2d", kPad},
       {"aten::replication_pad3d", kPad},
+      {"aten::scatter.src", {like, false}},
+      {"aten::scatter.value", {like, false}},
+      {"aten::scatter_add", {like, false}},
+      {"aten::scatter_reduce.two", {like, false}},
   };
   if (op.starts_with("aten::upsample_") || op.starts_with("aten::_upsample_")) return &kResample;
   const auto found = all.find(op);

@@ -170,7 +170,7 @@ static bool is_view_of_all(std::string_view op) {
 
 // What writes to memory that shares it with parts of it: which these are may depend on sizes. Parts that nothing
 // touches any more once a write comes do not count, nor do those whose writes are updates of a value: they name their
-// regions. `only_found`: sizes of arguments are numbers. kNone: nothing.
+// regions. `only_found`: sizes of arguments are numbers, and those that data decides are not. kNone: nothing.
 uint32_t GraphBuilder::writes_to_parts(bool only_found) const {
   std::unordered_set<uint32_t> found;  // storages
   for (const auto& [tensor, dims] : trace_.data_sized) found.insert(analysis_.storage[tensor]);
@@ -192,7 +192,7 @@ uint32_t GraphBuilder::writes_to_parts(bool only_found) const {
   for (uint32_t tensor = 0; tensor < analysis_.storage.size(); ++tensor) {
     const uint32_t storage = analysis_.storage[tensor];
     if (storage == kNone || writes[storage].empty() || analysis_.parted[storage]) continue;
-    if (only_found && !found.contains(storage)) continue;
+    if (only_found && !trace_.follows_found && !found.contains(storage)) continue;
     const int64_t maker = analysis_.created[tensor];
     const auto next = std::ranges::upper_bound(writes[storage], maker);
     if (next == writes[storage].end()) continue;
@@ -374,6 +374,8 @@ SharedMeta GraphBuilder::foretold(const Use& result, const Event& event) {
   const std::vector<ir::Layout> tensors = layouts_of(event);
   if (!scope_ || result.tensor == kNone || is_workspace(result, event)) return result.meta;
   const TensorMeta& recorded = result.meta;
+  const State& state = states_[result.tensor];  // what the operator has written is as large as it was
+  if (is_argument(event, result.tensor) && state.known && state.meta->sizes == recorded.sizes) return state.meta;
   std::optional<std::vector<Dim>> sizes;
   if (const std::vector<Dim>* known = way_sizes_of(result)) sizes = *known;
   if (!sizes) sizes = listed_sizes(event);

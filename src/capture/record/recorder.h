@@ -104,10 +104,13 @@ struct Recorder::Impl {
   void pass_limit(const std::string& reason);
   void contents_read(const at::Tensor& tensor);
   void size_read(const at::Tensor& tensor, std::string_view name);
+  void add_size_event(const at::Tensor& tensor, uint32_t known, std::string_view name);
   void slice_taken(const at::Tensor& tensor, int dim, int64_t stop);
   Event unseen(std::string_view name);
   Event as_if_run(const char* op);
   void free_int(uint32_t scalar);
+  bool follows_sizes() const { return inputs.for_any_size() || trace.follows_found; }
+  void note_sizes_read(uint32_t tensor);
   bool has_free_sizes(uint32_t tensor) const;
   PythonLoop::Begin next_round() const;
   void note_constants(const Event& event);

@@ -1,16 +1,24 @@
 // Sizes that Python has as ints, and what it does with them.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+
+#include "capture/record/data_sizes.h"
 #include "capture/record/recorder.h"
 
 namespace fastjit::capture {
 namespace {
 
 // Whether it is a tensor of the trace whose sizes are what they seem.
-bool is_plain(const Trace& trace, uint32_t id) {
-  if (id == kNone || trace.made_dims_of(id)) return false;
+bool is_ordinary(const Trace& trace, uint32_t id) {
+  if (id == kNone) return false;
   const TensorRecord& record = trace.tensors[id];
   return record.unusual.empty() && !record.is_nested && !record.layered;
+}
+
+// The same where data does not decide them, or Python has them as numbers.
+bool is_plain(const Trace& trace, uint32_t id) {
+  return is_ordinary(trace, id) && (!trace.made_dims_of(id) || trace.sizes_as_numbers.contains(id));
 }
 
 // Such a tensor; kNone: it is none.
@@ -36,15 +44,28 @@ bool Recorder::Impl::has_free_sizes(uint32_t tensor) const {
 }
 
 int64_t Recorder::sized_tensor(const at::Tensor& tensor) const {
-  const bool is_any = impl_->inputs.for_any_size() && impl_->recording;
-  const uint32_t id = is_any ? find_plain(impl_->trace, tensor) : kNone;
+  const bool follows = impl_->follows_sizes() && impl_->recording;
+  const uint32_t id = follows ? find_plain(impl_->trace, tensor) : kNone;
   return id != kNone && impl_->has_free_sizes(id) ? static_cast<int64_t>(id) : -1;
+}
+
+int64_t Recorder::found_tensor(const at::Tensor& tensor, int dim) {
+  Trace& trace = impl_->trace;
+  const bool may_find = impl_->inputs.finds_sizes && impl_->recording && trace.device.is_cpu();
+  const uint32_t id = trace.find(tensor.unsafeGetTensorImpl());
+  if (!may_find || !is_ordinary(trace, id) || is_wrapper(tensor) || tensor.requires_grad()) return -1;
+  const DataDims read = dim < 0 ? ~DataDims{0} : bit(static_cast<size_t>(dim));
+  if (!(trace.dims_of(id) & read)) return -1;
+  impl_->add_size_event(tensor, id, kSizeRead);
+  trace.sizes_as_numbers.insert(id);
+  trace.follows_found = true;
+  return static_cast<int64_t>(id);
 }
 
 void Recorder::size_given(int64_t tensor, int dim, PyObject* number) {
   Trace& trace = impl_->trace;
   const auto id = static_cast<uint32_t>(tensor);
-  if (!number) return static_cast<void>(trace.sizes_read.insert(id));
+  if (!number) return impl_->note_sizes_read(id);
   const Source* root = trace.root(id);
   const std::string owner = root ? root->name : "a tensor";
   trace.size_numbers.emplace(static_cast<uint32_t>(impl_->inputs.scalars.size()),
@@ -71,7 +92,12 @@ void Recorder::sizes_used(std::vector<support::SizeOperand> ints) {
 
 bool Recorder::indexed(const at::Tensor& tensor, std::vector<support::IndexItem> items) {
   Trace& trace = impl_->trace;
-  if (!impl_->recording || find_plain(trace, tensor) == kNone) return false;
+  if (!impl_->recording) return false;
+  const auto has_size = [](const support::IndexItem& item) {
+    return item.start.is_size() || item.stop.is_size() || item.step.is_size();
+  };
+  const bool may_find = std::ranges::any_of(items, has_size);  // else it asks one thing only, see slice_taken()
+  if (find_plain(trace, tensor) == kNone && (!may_find || found_tensor(tensor, -1) < 0)) return false;
   trace.index_uses.push_back({{trace.use(tensor), std::move(items)}});
   impl_->open_index = true;
   return true;

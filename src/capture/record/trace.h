@@ -296,8 +296,11 @@ struct Trace {
   bool makes_data_sizes = false;                      // an operator of it may
   std::unordered_map<uint32_t, uint64_t> data_sized;  // tensor -> its dims whose sizes depend on data (data_sizes.h)
   std::unordered_map<uint32_t, uint32_t> settled;     // those of which an event, this one, compares the sizes
-  std::unordered_map<uint32_t, uint32_t> counted_as;  // those of one mask: the first tensor that is as long by it
-  std::map<std::string, uint32_t> counted_by;         // what the mask is -> that tensor
+  // Tensors of `settled` whose sizes Python has as SizeNumbers only: a program that finds them compares nothing.
+  std::unordered_set<uint32_t> sizes_as_numbers;
+  bool follows_found = false;                             // there was one: whoever reads sizes from then on is followed
+  std::unordered_map<uint32_t, uint32_t> counted_as;      // those of one mask: the first tensor that is as long by it
+  std::map<std::string, uint32_t> counted_by;             // what the mask is -> that tensor
   std::map<std::pair<uint32_t, size_t>, int64_t> longer;  // a dim of such a tensor that is known to be longer than this
   /// As the operator made it that made the tensor.
   uint64_t made_dims_of(uint32_t tensor) const {

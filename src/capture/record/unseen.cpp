@@ -67,10 +67,20 @@ Event Recorder::Impl::as_if_run(const char* op) {
   return event;
 }
 
+// Somebody has looked at its sizes, and not as SizeNumbers.
+void Recorder::Impl::note_sizes_read(uint32_t tensor) {
+  trace.sizes_as_numbers.erase(tensor);
+  if (tensor != kNone && follows_sizes()) trace.sizes_read.insert(tensor);
+}
+
 // An event without an operator: Python looks at sizes that depend on data.
 void Recorder::Impl::size_read(const at::Tensor& tensor, std::string_view name) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
-  if (known != kNone && inputs.for_any_size()) trace.sizes_read.insert(known);
+  note_sizes_read(known);
+  add_size_event(tensor, known, name);
+}
+
+void Recorder::Impl::add_size_event(const at::Tensor& tensor, uint32_t known, std::string_view name) {
   if (known == kNone || !trace.dims_of(known) || !sizes_read.emplace(known, name).second) return;
   if (tensor.is_nested())
     return static_cast<void>(trace.broken = "the sizes of a nested tensor are read at " + place_of(lines.now()));
@@ -94,7 +104,7 @@ static int emptied_by(const at::Tensor& tensor, DataDims dims) {
 // An event without an operator: Python's index is an operator only if there is more than it takes.
 void Recorder::Impl::slice_taken(const at::Tensor& tensor, int dim, int64_t stop) {
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
-  if (known != kNone && inputs.for_any_size()) trace.sizes_read.insert(known);
+  note_sizes_read(known);
   if (known == kNone) return;
   if (dim < 0) dim = emptied_by(tensor, trace.dims_of(known));
   if (dim < 0) return size_read(tensor, kSizeRead);
@@ -318,9 +328,9 @@ void Recorder::size_read(const at::Tensor& tensor, int dim) {
   Trace& trace = impl_->trace;
   const uint32_t known = trace.find(tensor.unsafeGetTensorImpl());
   const bool is_of_data =
-      known != kNone && (dim < 0 || tensor.is_nested() || trace.dims_of(known) & bit(static_cast<size_t>(dim)));
+      known != kNone && (dim < 0 || tensor.is_nested() || trace.made_dims_of(known) & bit(static_cast<size_t>(dim)));
   if (is_of_data) return impl_->size_read(tensor, kSizeRead);
-  if (known != kNone && impl_->inputs.for_any_size()) trace.sizes_read.insert(known);
+  if (known != kNone && impl_->follows_sizes()) trace.sizes_read.insert(known);
 }
 
 bool Recorder::same_sizes(const at::Tensor& a, const at::Tensor& b) {

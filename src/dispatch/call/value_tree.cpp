@@ -22,11 +22,23 @@ std::string number_text(uint64_t bits, ir::DType dtype) {
   return out;
 }
 
+bool is_same(const ValueGuard& a, const ValueGuard& b) { return a.expected == b.expected && a.dtype == b.dtype; }
+
 // Whether `values` begins as `path` does.
+bool begins_as(const std::vector<ValueGuard>& values, const std::vector<ValueGuard>& path) {
+  return values.size() >= path.size() && std::equal(path.begin(), path.end(), values.begin(), is_same);
+}
+
+// The same of two variants, of which one may find sizes as numbers that the other compares.
 bool agrees(const std::vector<ValueGuard>& values, const std::vector<ValueGuard>& path) {
-  return values.size() >= path.size() && std::equal(path.begin(), path.end(), values.begin(), [](auto& a, auto& b) {
-           return a.expected == b.expected && a.dtype == b.dtype;
-         });
+  const auto is_sizes = [&](auto at, const auto& all) { return at != all.end() && at->of == ValueGuard::Of::Sizes; };
+  auto value = values.begin();
+  for (auto seen = path.begin(); seen != path.end(); ++seen) {
+    if (is_sizes(seen, path) && !is_sizes(value, values)) continue;
+    while (is_sizes(value, values) && !is_sizes(seen, path)) ++value;
+    if (value == values.end() || !is_same(*value++, *seen)) return false;
+  }
+  return true;
 }
 
 std::vector<ValueGuard> path_of(const Variant& variant, const ValueCheck& check) {
@@ -91,7 +103,8 @@ class Search {
                           is_verified(function_.options.verify, variant->hits) && apart();
     if (checks || verifies || !variant->reason.empty()) {
       const Values values = compare_values(*variant, tensors_.data(), numbers_.data(), miss_.path, why);
-      if (values == Values::Differ) return true;
+      miss_.is_of_other_sizes = values == Values::OtherSizes;
+      if (values == Values::Differ || miss_.is_of_other_sizes) return true;
       if (values == Values::Hold && !variant->reason.empty()) why = variant->reason;
       if (values == Values::Hold) function_.patience.unknown_values = 0;
       result = !why.empty() ? eager(why)
@@ -137,7 +150,7 @@ std::string text(const ValueGuard& value) {
 }
 
 bool same_values(const std::vector<ValueGuard>& a, const std::vector<ValueGuard>& b) {
-  return a.size() == b.size() && agrees(a, b);
+  return a.size() == b.size() && begins_as(a, b);
 }
 
 Values compare_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
@@ -148,19 +161,20 @@ Values compare_values(const Variant& variant, PyObject* const* tensors, PyObject
     throw std::logic_error("fastjit: a program ran past its last guard");
   }
   if (!why.empty()) return Values::Unknown;
-  if (check.held == variant.guards.values.size()) return Values::Hold;
+  const bool holds = check.held == variant.guards.values.size() && !check.is_of_other_sizes;
+  if (holds) return Values::Hold;
   path = path_of(variant, check);
-  return Values::Differ;
+  return check.is_of_other_sizes ? Values::OtherSizes : Values::Differ;
 }
 
 std::string other_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
                          std::vector<ValueGuard>& path, std::string& eager) {
   if (variant.guards.values.empty()) return "";
   if (!variant.program.executable) return agrees(path, variant.guards.values) ? "" : "it read other values of tensors";
-  if (compare_values(variant, tensors, numbers, path, eager) != Values::Differ) return "";
-  const ValueGuard* last = path.empty() ? nullptr : &variant.guards.values[path.size() - 1];
-  if (!last || last->expected == path.back().expected) return "the sizes that it finds are related otherwise";
-  const ValueGuard& was = *last;
+  const Values values = compare_values(variant, tensors, numbers, path, eager);
+  if (values == Values::OtherSizes) return "the sizes that it finds are related otherwise";
+  if (values != Values::Differ) return "";
+  const ValueGuard& was = variant.guards.values[path.size() - 1];
   return "value of " + was.label + " was " + text(was) + ", is " + text(path.back());
 }
 
@@ -175,7 +189,7 @@ std::string varied_value(const Function& function, const std::vector<ValueGuard>
   std::set<std::vector<uint64_t>> seen{path[last].expected};
   for (const auto& variant : function.variants.all()) {
     const std::vector<ValueGuard>& values = variant->guards.values;
-    if (values.size() > last && agrees(values, before)) seen.insert(values[last].expected);
+    if (values.size() > last && begins_as(values, before)) seen.insert(values[last].expected);
   }
   return path[last].label + " took " + std::to_string(seen.size()) + " values";
 }

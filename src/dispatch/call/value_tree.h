@@ -16,8 +16,9 @@ struct ValueMiss {
 /// Whether this call's values, as far as a variant's guards see, agree with what it recorded.
 enum class Values : uint8_t {
   Hold,
-  Differ,  // `path` has them up to the one that differs
-  Unknown  // the call cannot be served: `why`
+  Differ,      // `path` has them up to the one that differs
+  OtherSizes,  // all up to where it is not for the sizes that a run finds, which `path` has, hold
+  Unknown      // the call cannot be served: `why`
 };
 Values compare_values(const Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
                       std::vector<capture::ValueGuard>& path, std::string& why);

@@ -51,7 +51,8 @@ bool install_unsound(Recording& recording, const ValueMiss* miss) {
 // The program read other values than eager, from the same tensors.
 bool reads_otherwise(const Recording& recording, const ValueMiss* miss) {
   return miss && std::ranges::any_of(miss->tried, [&](const auto& variant) {
-           return same_values(variant->guards.values, recording.captured_graph.guards);
+           const Sized* sized = variant->program.sized.get();  // what it finds is compared apart
+           return !(sized && sized->has_late()) && same_values(variant->guards.values, recording.captured_graph.guards);
          });
 }
 

@@ -231,6 +231,9 @@ std::unique_ptr<observe::Observer> make_observer(Recording& recording, const Fre
   host.on_sizes = [](void* context, PyObject* tensor) {
     return static_cast<Recording*>(context)->recorder->sized_tensor(unpack(tensor));
   };
+  host.on_found_sizes = [](void* context, PyObject* tensor, int dim) {
+    return static_cast<Recording*>(context)->recorder->found_tensor(unpack(tensor), dim);
+  };
   host.on_size = [](void* context, int64_t tensor, int dim, PyObject* number) {
     static_cast<Recording*>(context)->recorder->size_given(tensor, dim, number);
   };

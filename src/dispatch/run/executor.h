@@ -82,6 +82,8 @@ class LateSizes {
   virtual ~LateSizes() = default;
   /// False: the program is not for these.
   virtual bool take(std::span<const Found> found) = 0;
+  /// Whether something hangs on them beside tensors: a guard, or a number.
+  virtual bool is_asked() const = 0;
 };
 
 /// What a program's guards found. It stops at the first value that differs: `seen` are its elements. Or it stops where

@@ -92,10 +92,12 @@ void Sized::set_program(const ir::Symbols& symbols, const plan::Program& base, p
   code_ = symbols.code(wanted);
   for (StrideCheck& check : strides_) check.place = code_.place[check.expr];
   places_.clear();
+  asks_late_ = std::ranges::any_of(code_.checks, [](const auto& check) { return check.late != 0; });
   for (const plan::SizedNumber& number : base.sized) places_.push_back(code_.place[number.expr]);
   scalars_.clear();
   for (const ir::InputInfo& scalar : scalars)
     scalars_.push_back(scalar.size.is_symbolic() ? code_.place[scalar.size.expr()] : kGiven);
+  asks_late_ |= std::ranges::any_of(scalars_, [&](uint32_t at) { return at != kGiven && code_.is_late(at); });
   if (planned_.empty())
     for (const Place& symbol : symbols_) planned_.push_back(symbol.recorded);
   late_recorded_.clear();

@@ -44,6 +44,7 @@ class Sized {
     Instance(const Sized* sized, const plan::Program& program);
     Instance(const Instance&) = delete;
     bool take(std::span<const Found> found) override;
+    bool is_asked() const override { return sized->asks_late_; }
 
     const Sized* sized;
     plan::Program program;
@@ -153,6 +154,7 @@ class Sized {
   std::vector<Place> symbols_;          // without the late ones
   std::vector<int64_t> late_recorded_;  // those
   bool finds_ints_ = false;
+  bool asks_late_ = false;  // guards or scalars hang on late symbols
   std::vector<StrideCheck> strides_;
   std::vector<std::pair<uint32_t, ir::Layout>> layouts_;
   std::vector<std::string> guards_;

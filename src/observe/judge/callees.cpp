@@ -29,8 +29,8 @@ const Tracer::Callee* Tracer::find_callee(PyObject* callable) {
   return row < 0 ? nullptr : &kRows[row];
 }
 
-void Tracer::judge_len(PyObject*, Args args) {
-  if (args.size() == 1) length(args[0]);
+void Tracer::judge_len(PyObject* callee, Args args) {
+  if (args.size() == 1) length(args[0], callee == called_);
 }
 
 void Tracer::judge_isinstance(PyObject*, Args args) {

@@ -174,13 +174,13 @@ void Tracer::truth(PyObject* o) {
   deny("truth of " + name_of(o));
 }
 
-void Tracer::length(PyObject* o) {
+void Tracer::length(PyObject* o, bool gives_it) {
   o = unwrapped(o);
   if (PyTuple_Check(o) && is_tuple(o)) return;
   if (is_plain_value(o)) return touch(o);
   if (is_tensor(o)) {
     tensor_method(o, "__len__");
-    return has_data_sizes() && rank_of(o) > 0 ? read_sizes(o, 0) : void();
+    return has_data_sizes() && rank_of(o) > 0 ? read_length(o, gives_it) : void();
   }
   if (is_view(o)) o = view_dict(o);
   if (is_known(o) && (is_dict(o) || PyList_CheckExact(o) || PySet_CheckExact(o) || is_deque(o))) return;

@@ -121,7 +121,7 @@ bool Tracer::is_size(PyObject* o) const {
 // The instruction about to run reads this size of the tensor, or all, and gives it itself: it is no function that calls
 // another for each of some tensors, and gives their sum.
 void Tracer::read_sizes(PyObject* tensor, int dim, bool gives_it) {
-  const int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
+  int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
   if (known < 0) {
     if (gives_it && dim == Frame::kAllDims && compares_same_sizes(tensor)) return;
     const bool may_ask = gives_it && dim >= kCount;
@@ -129,10 +129,30 @@ void Tracer::read_sizes(PyObject* tensor, int dim, bool gives_it) {
     const bool is_list = dim == kCount && asked >= 0 && rank_of(tensor) == 1;
     const bool tells = asked >= 0 && (dim != kCount || is_list || asked == 0);
     if (tells && host_.on_slice) return host_.on_slice(host_.context, tensor, is_list ? 0 : dim, asked);
-    if (gives_it && dim == Frame::kAllDims) dim = item_of_size(top().code, top().ops, top().offset, rank_of(tensor));
-    return host_.on_size_read ? host_.on_size_read(host_.context, tensor, dim) : void();
+    const bool takes_item = gives_it && dim == Frame::kAllDims;
+    known = found_sizes(tensor, takes_item ? item_of_size(top().code, top().ops, top().offset, rank_of(tensor)) : dim,
+                        gives_it);
   }
-  top().sizes_of = known;
+  watch_sizes(known, dim);
+}
+
+// The same of len(), whatever the tensor's method reads for it.
+void Tracer::read_length(PyObject* tensor, bool gives_it) {
+  const int64_t known = host_.on_sizes ? host_.on_sizes(host_.context, tensor) : -1;
+  watch_sizes(known < 0 ? found_sizes(tensor, 0, gives_it) : known, 0);
+}
+
+// Those that data decides, this one or any. What the host calls the tensor; negative: it takes them for facts.
+int64_t Tracer::found_sizes(PyObject* tensor, int dim, bool gives_it) {
+  const int64_t known = gives_it && host_.on_found_sizes ? host_.on_found_sizes(host_.context, tensor, dim) : -1;
+  if (known < 0 && host_.on_size_read) host_.on_size_read(host_.context, tensor, dim);
+  return known;
+}
+
+// What the instruction gives is watched, see take_sizes(); negative: it is not.
+void Tracer::watch_sizes(int64_t tensor, int dim) {
+  if (tensor < 0) return;
+  top().sizes_of = tensor;
   top().size_dim = dim;
 }
 

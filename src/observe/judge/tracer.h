@@ -199,7 +199,7 @@ class Tracer final : public Driver {
   bool readable_sources(PyObject* iterator, int depth);  // everything that it may give
   bool iterable(PyObject* o, const char* verb);          // notes what iterating reads; false after deny()
   void truth(PyObject* o);
-  void length(PyObject* o);
+  void length(PyObject* o, bool gives_it = false);
   bool fill_empty(PyObject* dict);
   void subscript_of(PyObject* container, PyObject* index);
   bool notes_slices(PyObject* tensor, PyObject* index);
@@ -299,7 +299,10 @@ class Tracer final : public Driver {
   bool compares_open(int comparison, PyObject* left, PyObject* right);
   // size_numbers.cpp
   bool is_size(PyObject* o) const;
-  void read_sizes(PyObject* tensor, int dim, bool gives_it = false);
+  void read_sizes(PyObject* tensor, int dim, bool gives_it);
+  void read_length(PyObject* tensor, bool gives_it);
+  void watch_sizes(int64_t tensor, int dim);
+  int64_t found_sizes(PyObject* tensor, int dim, bool gives_it);
   bool compares_same_sizes(PyObject* tensor);  // same_sizes.cpp
   bool has_data_sizes() const { return host_.has_data_sizes && host_.has_data_sizes(host_.context); }
   static std::string_view name_of_size_reader(PyObject* callable);

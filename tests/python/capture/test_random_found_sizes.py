@@ -110,10 +110,48 @@ class Maker:
             )
         )
 
-    def text(self) -> str:
+    def read(self) -> None:
+        """An int that Python reads of a size, and what is made with it."""
+        a, new, n = self.any_rows(), self.name(), f"n{self.count}"
+        size = self.rows[a]
+        self.add(
+            f"{n} = " + self.random.choice(["len({a})", "{a}.shape[0]", "{a}.size(0)", "{a}.shape[-2]"]).format(a=a)
+        )
+        kind = self.random.randrange(5)
+        if kind == 0:
+            form = self.random.choice(
+                [
+                    "torch.zeros({n}, 4) + {a}",
+                    "{a} / ({n} + 1)",
+                    "torch.arange({n}).unsqueeze(1) * 0.01 + {a}",
+                    "{a}.view({n}, -1) * 0.5",
+                    "{a} * (1.0 / ({n} + 2))",
+                    "x.new_full(({n}, 4), 0.5).cumsum(0) - {a}",
+                    "x.new_ones(4).expand({n}, -1) - {a}",
+                ]
+            )
+            self.add(f"{new} = {form.format(a=a, n=n)}")
+        elif kind == 1:
+            self.add(f"{new} = {a}[: {n} // 2] * 2")
+            size = f"({size})//2"
+        elif kind == 2:
+            self.add(f"{new} = torch.cat((torch.ones({n}, 4), {a}))")
+            size = f"{size}+{size}"
+        elif kind == 3:
+            asks = self.random.choice(
+                [f"{n} == 0", f"{n} > 12", f"{n} % 2 == 0", f"{n} < len(x)", f"{n} > 7 and {n} < 20"]
+            )
+            self.add(f"{new} = {a} * 2 if {asks} else {a} / ({n} + 1)")
+        else:
+            self.add(f"{new} = {a} + 1 / ({n} + 1)")
+            self.results.append(self.random.choice([n, f"{n} * 2 + 1", f"{n} // 3", f"{a}.numel() - 1", f"{a}.shape"]))
+        self.rows[new] = size
+
+    def text(self, reads: bool = False) -> str:
         self.add("x0 = x * 2 + m.unsqueeze(1)")
         self.pick()
         steps = [self.pick, self.compute, self.compute, self.join, self.write, self.take, self.total]
+        steps += [self.read] * 4 if reads else []
         for _ in range(self.random.randrange(3, 12)):
             self.random.choice(steps)()
         for name in self.random.sample(list(self.rows), min(3, len(self.rows))):
@@ -128,9 +166,7 @@ def outcome(call, *args):
         return str(error).splitlines()[0]
 
 
-@pytest.mark.parametrize("seed", range(BEGIN, BEGIN + COUNT))
-def test_a_random_program_is_eagers(seed):
-    text = Maker(seed).text()
+def check(seed: int, text: str) -> None:
     space = {"torch": torch}
     exec(compile(text, f"<found sizes {seed}>", "exec"), space)
     f = space["f"]
@@ -151,3 +187,13 @@ def test_a_random_program_is_eagers(seed):
                 except AssertionError as error:
                     raise AssertionError(f"call {call}\n{text}") from error
     assert set(fast.stats().fallbacks) <= {"an operator raised"} or fast.stats().hits > 0, (fast.stats(), text)
+
+
+@pytest.mark.parametrize("seed", range(BEGIN, BEGIN + COUNT))
+def test_a_random_program_is_eagers(seed):
+    check(seed, Maker(seed).text())
+
+
+@pytest.mark.parametrize("seed", range(BEGIN, BEGIN + COUNT))
+def test_a_random_program_that_reads_sizes_is_eagers(seed):
+    check(seed, Maker(seed).text(reads=True))
