@@ -566,6 +566,25 @@ TEST(Plan, StoresAndWhatAGuardDoesNotNeedWaitForIt) {
   EXPECT_NE(ir::verify(g).find("a guard has one operand and no outputs"), std::string::npos);
 }
 
+TEST(Plan, ANumberOfASizeWaitsForTheCallThatFindsIt) {
+  Graph g;
+  g.symbols = std::make_shared<ir::Symbols>();
+  const ir::Symbols::Scope scope(g.symbols.get());
+  const ir::Dim found = g.symbols->add_late(5, "n");
+  const NodeId x = tensor(g, {64});
+  const NodeId finder = g.external({ir::ExternKind::Op, 0, "fake::find", {g.pointwise(Op::Exp, {x})}, {}, 1});
+  const NodeId y = g.result(finder, 0, DType::F32, {{found}, {1}});
+  const auto size = static_cast<uint32_t>(g[g.size(found)].attr);
+  const NodeId share = g.result(g.external({ir::ExternKind::Number, 0, "1 / n", {}, {}, 1, {size}}), 0, DType::F64, {});
+  g.outputs = {g.pointwise(Op::Mul, {g.pointwise(Op::Neg, {x}), g.convert(share, DType::F32)}), y};
+  const plan::Program p = plan::plan(g, {});
+  const auto place = [&](auto is_it) { return std::ranges::find_if(p.steps, is_it) - p.steps.begin(); };
+  const auto call = place([](const auto& step) { return std::holds_alternative<plan::ExternStep>(step); });
+  const auto number = place([](const auto& step) { return std::holds_alternative<plan::NumberStep>(step); });
+  EXPECT_LT(call, number) << plan::text(p);
+  EXPECT_LT(number, std::ssize(p.steps)) << plan::text(p);
+}
+
 TEST(Plan, SwappedInputsKeepTheirOldValues) {
   Graph g;
   const NodeId x = tensor(g, {8}), y = tensor(g, {8});
