@@ -109,7 +109,8 @@ DATA_SIZES = {
     "masked elements": (lambda x: x[x > 0], 1),
     "nonzero": (lambda x: torch.nonzero(x > 0), 1),
     "unique": (lambda x: torch.unique(x.round()), 1),
-    "a size that depends on data": (lambda x: x * (x > 0).nonzero().shape[0], None),
+    "a size that depends on data": (lambda x: x * (x > 0).nonzero().shape[0], 1),
+    "the digits of one": (lambda x: x * len(str((x > 0).nonzero().shape[0])), None),
 }
 
 
@@ -159,7 +160,7 @@ def test_data_is_looked_at_in_every_call(what):
 
 @pytest.mark.parametrize("what", DATA_SIZES)
 def test_sizes_are_looked_at_in_every_call(what):
-    """What torch makes of data is as large as data says; of a size that Python reads, each value is a variant."""
+    """What torch makes of data is as large as data says; of a size whose value Python reads, each is a variant."""
     fn, variants = DATA_SIZES[what]
     fast = fastjit(fn)
     inputs = [torch.randn(6, generator=torch.Generator().manual_seed(seed)) for seed in range(6)]
