@@ -295,23 +295,29 @@ TEST(Layouts, WhatOthersSeeOfMemoryStays) {
   EXPECT_EQ(in_channels_last(pass::run(given(ExternKind::Guard, {}), {})), 0u) << "bit for bit";
 }
 
+namespace {
+
+/// Two convolutions with `channels` between them, and the gradients of the second.
+Graph with_way_back(int64_t channels, int64_t side = 3) {
+  return images([&](Graph& g, NodeId x) {
+    const NodeId image = convolve(g, x, channels);
+    const NodeId result = convolve(g, image, 32, side);
+    const std::vector<ir::Dim> kernel{32, channels, side, side};
+    const NodeId weight = g.input(DType::F32, {kernel, row_major(kernel)}, {"w"});
+    const NodeId call = g.external({.kind = ExternKind::Op,
+                                    .name = "aten::convolution_backward",
+                                    .operands = {g.pointwise(Op::Mul, {result, result}), image, weight},
+                                    .written = {},
+                                    .outputs = 3,
+                                    .keeps_layout = true});
+    g.outputs = {g.result(call, 0, DType::F32, g.layout(image)), g.result(call, 1, DType::F32, g.layout(weight))};
+  });
+}
+
+}  // namespace
+
 TEST(Layouts, GradientsOfAConvolutionLieLikeItsImage) {
-  const auto goes_back = [](bool follows) {
-    return images([&](Graph& g, NodeId x) {
-      const NodeId image = follows ? convolve(g, x, 16) : x;
-      const NodeId result = convolve(g, image, 32);
-      const std::vector<ir::Dim> kernel{32, g.sizes(image)[1], 3, 3};
-      const NodeId weight = g.input(DType::F32, {kernel, row_major(kernel)}, {"w"});
-      const NodeId call = g.external({.kind = ExternKind::Op,
-                                      .name = "aten::convolution_backward",
-                                      .operands = {g.pointwise(Op::Mul, {result, result}), image, weight},
-                                      .written = {},
-                                      .outputs = 3,
-                                      .keeps_layout = true});
-      g.outputs = {g.result(call, 0, DType::F32, g.layout(image)), g.result(call, 1, DType::F32, g.layout(weight))};
-    });
-  };
-  const Graph out = pass::run(goes_back(true), {});
+  const Graph out = pass::run(with_way_back(16), {});
   ASSERT_EQ(verify(out), "");
   for (size_t i = 0; i < 2; ++i) {
     const NodeId operand = out.externs.at(0).operands[i], output = out.outputs[i];
@@ -320,6 +326,21 @@ TEST(Layouts, GradientsOfAConvolutionLieLikeItsImage) {
     EXPECT_EQ(out.layout(out[output].in[0]).strides[1], 1) << "what the call gives";
     EXPECT_EQ(out.layout(output).strides, row_major(out.sizes(output))) << "as eager's";
   }
+}
+
+TEST(Layouts, LongSumsStayExactWhereGradientsFollow) {
+  const auto lie_so = [](int64_t channels, int64_t side) {
+    const Graph out = pass::run(with_way_back(channels, side), {});
+    EXPECT_EQ(verify(out), "");
+    size_t n = in_channels_last(out);
+    for (const ExternAttr& call : out.externs) n += out.layout(call.operands[1]).strides[1] == 1;
+    return n;
+  };
+  EXPECT_EQ(lie_so(32, 3), 3u);
+  EXPECT_EQ(lie_so(64, 3), 0u) << "sums of 576 products, and the convolution before them is one alone";
+  EXPECT_EQ(lie_so(64, 1), 3u);
+  const auto without = [](Graph& g, NodeId x) { g.outputs = {convolve(g, convolve(g, x, 64), 32)}; };
+  EXPECT_EQ(in_channels_last(pass::run(images(without), {})), 2u) << "no gradients";
 }
 
 TEST(Layouts, NotWhereTheDeviceGainsNothing) {
