@@ -65,4 +65,8 @@ struct Pruned {
 Pruned prune(const ir::Graph& graph, const std::vector<bool>& late, const std::vector<bool>& missing,
              const std::vector<bool>& wanted);
 
+/// Whether each output is a sum of what late inputs hold, times what they have no part in. So what gradients make of
+/// their sum is the sum of what each makes, and zeros make zeros. May say no of one that is.
+bool is_linear(const ir::Graph& graph, const std::vector<bool>& late);
+
 }  // namespace fastjit::pass

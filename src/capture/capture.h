@@ -28,6 +28,12 @@ struct SizeSymbol {
   bool is_stride = false;  // of the dim, not its size
 };
 
+/// A torch.autograd.Function on the way back.
+struct FunctionOnWay {
+  uint64_t reached_by;  // bits of the results that autograd comes to it from, past no inner one
+  bool is_given_none;   // where a gradient is missing, not zeros
+};
+
 /// How gradients of the results become gradients of what they were computed of: the way back is in the graph too.
 struct Derivative {
   std::vector<uint32_t> results;  // tensor leaves of the result that require grad; of each, the graph has an input
@@ -40,9 +46,9 @@ struct Derivative {
   std::vector<bool> found_inputs;    // per graph input: a checkpoint finds it where autograd goes back, written or not
   std::vector<uint64_t> reached_by;  // per source, then per inner result: bits of the results that autograd comes to it
                                      // from, past no inner one
-  std::vector<uint64_t> python;      // the same of each torch.autograd.Function on the way
-  bool is_over = false;              // there is no way back: the call has gone it, and it cannot be gone twice
-  std::vector<ResultView> views{};   // none of them is in `results`
+  std::vector<FunctionOnWay> python{};
+  bool is_over = false;             // there is no way back: the call has gone it, and it cannot be gone twice
+  std::vector<ResultView> views{};  // none of them is in `results`
 };
 
 /// The numbers that autograd gave to operators on its way back and the sizes that it got, in one recording. Where

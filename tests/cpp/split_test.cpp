@@ -1,6 +1,7 @@
 // A graph in two halves: what the first hands over, and what the second makes of gradients that are there or missing.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <span>
 
 #include "pass/split.h"
@@ -429,4 +430,46 @@ TEST(UsesBeside, NamesTheGradientsThatEachComputationWaitsFor) {
   g.outputs = {g.pointwise(Op::Mul, {mask, a}), g.pointwise(Op::Mul, {saved, g.pointwise(Op::Add, {a, b})})};
   const auto uses = pass::uses_beside(g, {0, 1, 2});
   EXPECT_EQ(uses[0], (std::vector<uint64_t>{1, 3}));
+}
+
+TEST(Linear, SumsOfLateInputsTimesOthers) {
+  const auto is_linear = [](const std::function<NodeId(Graph&, NodeId, NodeId)>& body) {
+    Graph g;
+    const NodeId x = input(g, "x"), late = input(g, "g");
+    g.outputs = {body(g, x, late)};
+    return pass::is_linear(g, {false, true});
+  };
+  const auto op = [](Op op) { return [=](Graph& g, NodeId x, NodeId late) { return g.pointwise(op, {late, x}); }; };
+  EXPECT_TRUE(is_linear(op(Op::Mul)));
+  EXPECT_TRUE(is_linear(op(Op::Div)));
+  EXPECT_FALSE(is_linear(op(Op::Add))) << "what is there without gradients";
+  EXPECT_FALSE(is_linear(op(Op::Max)));
+  EXPECT_FALSE(is_linear([](Graph&, NodeId x, NodeId) { return x; }));
+  EXPECT_FALSE(is_linear([](Graph& g, NodeId, NodeId late) { return g.pointwise(Op::Mul, {late, late}); }));
+  EXPECT_FALSE(is_linear([](Graph& g, NodeId x, NodeId late) { return g.pointwise(Op::Div, {x, late}); }));
+  EXPECT_TRUE(is_linear([](Graph& g, NodeId x, NodeId late) {
+    return g.pointwise(Op::Sub, {late, g.pointwise(Op::Mul, {g.pointwise(Op::Exp, {x}), late})});
+  }));
+  const auto where = [](double other, bool decides) {
+    return [=](Graph& g, NodeId x, NodeId late) {
+      const NodeId zero = g.constant(kF32, 0), above = g.pointwise(Op::Gt, {decides ? late : x, zero});
+      return g.pointwise(Op::Where, {above, late, g.constant(kF32, other)});
+    };
+  };
+  EXPECT_TRUE(is_linear(where(0, false)));
+  EXPECT_FALSE(is_linear(where(1, false)));
+  EXPECT_FALSE(is_linear(where(0, true))) << "gradients choose";
+}
+
+TEST(Linear, CallsThatAreKnownToBe) {
+  const auto is_linear = [](const char* name, bool first) {
+    Graph g;
+    const NodeId x = input(g, "x"), late = input(g, "g");
+    const std::vector<NodeId> operands = first ? std::vector{late, x} : std::vector{x, late};
+    g.outputs = {g.result(g.external({ExternKind::Op, 0, name, operands, {}, 1}), 0, kF32, kRow)};
+    return pass::is_linear(g, {false, true});
+  };
+  EXPECT_TRUE(is_linear("aten::convolution_backward", true));
+  EXPECT_FALSE(is_linear("aten::convolution_backward", false));
+  EXPECT_FALSE(is_linear("aten::sort", true));
 }

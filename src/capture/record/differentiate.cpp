@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <queue>
 #include <set>
 
@@ -184,11 +185,10 @@ GraphEnds Recorder::goes_back(const std::vector<at::Tensor>& from) {
 
 /// How autograd goes back from the results of a call.
 struct Recorder::Impl::Way {
-  DerivativeTrace derivative;        // but what comes to the sources
-  std::vector<Edge> from;            // per DerivativeTrace::results
-  GraphWalk::Sources sources;        // where gradients may come to
-  std::vector<uint64_t> reached_by;  // per source, then per inner result
-  std::vector<PyObject*> contexts;   // of autograd.Functions on the way
+  DerivativeTrace derivative;  // but what comes to the sources
+  std::vector<Edge> from;      // per DerivativeTrace::results
+  GraphWalk::Sources sources;  // where gradients may come to
+  const GraphWalk& walk;
 };
 
 void Recorder::differentiate(const std::vector<at::Tensor>& results, const Rehearse& rehearse) {
@@ -237,10 +237,7 @@ std::string Recorder::Impl::differentiate(const std::vector<at::Tensor>& results
   trace.goes_back_in_python |= !walk.contexts().empty();
   if (!walk.joins_results().empty() && edges.size() > 1)
     return "the torch.autograd.Function of " + walk.joins_results() + " gives several results, as the call does";
-  std::vector<uint64_t> reached_by = walk.reached_by(edges, derivative.python);
-  const CutOff until_then(walk.nodes(), trace, sources);
-  return go_back({std::move(derivative), edges, std::move(sources), std::move(reached_by), walk.contexts()}, results,
-                 rehearse);
+  return go_back({std::move(derivative), edges, std::move(sources), walk}, results, rehearse);
 }
 
 std::string Recorder::Impl::go_back(Way way, const std::vector<at::Tensor>& results, const Rehearse& rehearse) {
@@ -256,6 +253,8 @@ std::string Recorder::Impl::go_back(Way way, const std::vector<at::Tensor>& resu
   }
   derivative.begin = static_cast<uint32_t>(trace.events.size());
   storages_before = trace.storages.size();
+  std::optional<CutOff> until_then(std::in_place, way.walk.nodes(), trace, way.sources);
+  const Nones nones(way.walk.functions());
   std::vector<Edge> ends;
   for (const auto& [root, edge] : way.sources) ends.push_back(edge);
   for (const uint32_t inner : derivative.inner) ends.push_back(way.from[inner]);
@@ -267,7 +266,8 @@ std::string Recorder::Impl::go_back(Way way, const std::vector<at::Tensor>& resu
     got = torch::autograd::Engine::get_default_engine().execute(way.from, given, true, false, false, ends);
   };
   try {
-    const std::string why = way.contexts.empty() ? (go(), std::string()) : rehearse(way.contexts, go);
+    const std::vector<PyObject*> contexts = way.walk.contexts();
+    const std::string why = contexts.empty() ? (go(), std::string()) : rehearse(contexts, go);
     if (!why.empty()) return why;
   } catch (const std::exception& error) {
     const std::string said = support::first_line(error);
@@ -278,11 +278,13 @@ std::string Recorder::Impl::go_back(Way way, const std::vector<at::Tensor>& resu
     trace.derivative = std::move(derivative);
     return "";
   }
+  until_then.reset();  // what it has cut is there again
+  const std::vector<uint64_t> reached_by = way.walk.reached_by(way.from, nones, derivative.python);
   for (const size_t i : order_of_edges(trace, derivative.begin, way.sources, got)) {
     const bool is_inner = i >= way.sources.size();
     if (!is_inner) derivative.sources.push_back(way.sources[i].first);
     derivative.gradients.push_back(std::move(got[i]));
-    derivative.reached_by.push_back(way.reached_by[i]);
+    derivative.reached_by.push_back(reached_by[i]);
   }
   trace.derivative = std::move(derivative);
   return "";

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_cpp_function.h>
+#include <torch/csrc/autograd/python_function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <c10/util/Type.h>
@@ -51,6 +52,21 @@ class End final : public Node {
   }
 };
 
+class NoneHook final : public torch::autograd::FunctionPostHook {
+ public:
+  NoneHook(std::shared_ptr<Nones::Edges> seen, const Node* node) : seen_(std::move(seen)), node_(node) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& /*inputs*/) override {
+    for (size_t i = 0; i < outputs.size(); ++i)
+      if (!outputs[i].defined()) seen_->emplace(node_, i);
+    return outputs;
+  }
+
+ private:
+  const std::shared_ptr<Nones::Edges> seen_;
+  const Node* node_;
+};
+
 template <class Pointer>
 Pointer make_end(const at::Tensor& tensor, uint32_t input) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>)
@@ -96,7 +112,8 @@ GraphWalk::Sources GraphWalk::sources() const {
   return out;
 }
 
-std::vector<uint64_t> GraphWalk::reached_by(const std::vector<Edge>& results, std::vector<uint64_t>& python) const {
+std::vector<uint64_t> GraphWalk::reached_by(const std::vector<Edge>& results, const Nones& nones,
+                                            std::vector<FunctionOnWay>& python) const {
   std::map<Place, uint64_t> by;
   std::map<const Node*, uint64_t> functions;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -106,8 +123,9 @@ std::vector<uint64_t> GraphWalk::reached_by(const std::vector<Edge>& results, st
       const Node* node = todo.back();
       todo.pop_back();
       if (python_.contains(node)) functions[node] |= uint64_t{1} << i;
-      for (const Edge& next : node->next_edges()) {
-        if (!next.is_valid()) continue;
+      for (uint32_t edge = 0; edge < node->num_outputs(); ++edge) {
+        const Edge& next = node->next_edge(edge);
+        if (!next.is_valid() || nones.contains(node, edge)) continue;
         if (const Place place = place_of(next); roots_.contains(place) || results_.contains(place))
           by[place] |= uint64_t{1} << i;
         else if (seen.insert(next.function.get()).second)
@@ -115,7 +133,7 @@ std::vector<uint64_t> GraphWalk::reached_by(const std::vector<Edge>& results, st
       }
     }
   }
-  for (const auto& [node, bits] : functions) python.push_back(bits);
+  for (const auto& [node, bits] : functions) python.push_back({bits, python_.at(node)});
   std::vector<uint64_t> out;
   for (const auto& [root, edge] : sources()) out.push_back(by[place_of(edge)]);
   for (const uint32_t inner : inner_) out.push_back(by[place_of(results[inner])]);
@@ -154,10 +172,21 @@ void GraphWalk::visit(const Edge& edge) {
 
 void GraphWalk::add_function(const Edge& edge) {
   Node* node = edge.function.get();
-  python_.insert(node);
   contexts_.push_back(
       pybind11::reinterpret_steal<pybind11::object>(torch::autograd::functionToPyObject(edge.function)));
+  python_.emplace(node, !reinterpret_cast<const THPFunction*>(contexts_.back().ptr())->materialize_grads);
   if (node->num_inputs() > 1) joins_ = node->name();
+}
+
+Nones::Nones(const std::map<const Node*, bool>& functions) {
+  for (const auto& [node, is_given_none] : functions) {
+    auto* const watched = const_cast<Node*>(node);
+    hooks_.emplace_back(watched, watched->add_post_hook(std::make_unique<NoneHook>(seen_, node)));
+  }
+}
+
+Nones::~Nones() {
+  for (const auto& [node, hook] : hooks_) node->del_post_hook(hook);
 }
 
 CutOff::CutOff(const std::unordered_set<const Node*>& nodes, const Trace& trace, GraphWalk::Sources& sources) {

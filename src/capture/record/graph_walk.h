@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <unordered_set>
@@ -14,6 +15,22 @@
 #include "capture/record/trace.h"
 
 namespace fastjit::capture {
+
+/// While it lives, autograd.Functions are watched for gradients that they give as None: autograd does not go on there.
+class Nones {
+ public:
+  using Node = torch::autograd::Node;
+  using Edges = std::set<std::pair<const Node*, size_t>>;  // of a node, which
+
+  explicit Nones(const std::map<const Node*, bool>& functions);
+  ~Nones();
+  Nones(const Nones&) = delete;
+  bool contains(const Node* node, size_t edge) const { return seen_->contains({node, edge}); }
+
+ private:
+  std::shared_ptr<Edges> seen_ = std::make_shared<Edges>();
+  std::vector<std::pair<Node*, uintptr_t>> hooks_;
+};
 
 /// A walk from the results, past nodes that were made in the call, to where gradients leave it.
 class GraphWalk {
@@ -31,10 +48,12 @@ class GraphWalk {
   Sources sources() const;
   /// Of the results, those that others are computed from.
   std::vector<uint32_t> inner() const { return {inner_.begin(), inner_.end()}; }
-  /// Per source, then per inner result: the results that gradients come to it from, past no inner one, as bits. Adds
-  /// the same of each autograd.Function to `python`.
-  std::vector<uint64_t> reached_by(const std::vector<Edge>& results, std::vector<uint64_t>& python) const;
+  /// Behind the way back, on which `nones` watched: per source, then per inner result, the results that gradients come
+  /// to it from, past no inner one, as bits. Adds the autograd.Functions to `python`.
+  std::vector<uint64_t> reached_by(const std::vector<Edge>& results, const Nones& nones,
+                                   std::vector<FunctionOnWay>& python) const;
   const std::unordered_set<const Node*>& nodes() const { return seen_; }
+  const std::map<const Node*, bool>& functions() const { return python_; }
   /// Contexts of autograd.Functions, borrowed.
   std::vector<PyObject*> contexts() const;
   /// Not empty: the name of an autograd.Function that gives several tensors that require grad. It is called for any of
@@ -59,7 +78,7 @@ class GraphWalk {
   std::set<uint32_t> inner_;
   std::unordered_set<const Node*> seen_;
   std::vector<Edge> todo_;
-  std::unordered_set<const Node*> python_;
+  std::map<const Node*, bool> python_;  // whether it is given None where a gradient is missing
   std::vector<pybind11::object> contexts_;
   std::string joins_;
 };

@@ -121,9 +121,9 @@ struct DerivativeTrace {
   std::vector<uint32_t> inner;        // of `results`, those that others are computed from
   std::vector<at::Tensor> gradients;  // of the sources, then of the inner results
   std::vector<uint64_t> reached_by;   // per gradient: bits of the results that autograd comes to it from, past no other
-  std::vector<uint64_t> python;       // the same of each torch.autograd.Function on the way
-  bool is_over = false;               // the call has gone back itself, and freed what that takes
-  std::vector<ResultView> views{};    // results that require grad as views of others do
+  std::vector<FunctionOnWay> python{};
+  bool is_over = false;             // the call has gone back itself, and freed what that takes
+  std::vector<ResultView> views{};  // results that require grad as views of others do
 };
 
 /// A part of the call of which autograd keeps nothing but what it was given, and which it runs again for the rest

@@ -128,15 +128,33 @@ void add_node(Cut& out, const SecondHalf& half, const std::vector<Backward::Resu
   out.nodes.push_back(std::move(node));
 }
 
-// What Python code makes of a gradient that is missing the graph does not say, so it must run for each gradient of the
-// node's, or for none.
-void refuse_partial(const capture::Derivative& derivative, const std::vector<uint32_t>& of) {
+uint64_t bits_of(const std::vector<uint32_t>& results) {
   uint64_t bits = 0;
-  for (const uint32_t result : of) bits |= uint64_t{1} << result;
-  for (const uint64_t reached_by : derivative.python)
-    if ((reached_by & bits) && (reached_by & bits) != bits)
-      throw support::Unable("a torch.autograd.Function is behind some of its results and not behind others",
-                            "return one result that requires grad, and detach() the others");
+  for (const uint32_t result : results) bits |= uint64_t{1} << result;
+  return bits;
+}
+
+// Autograd calls Python code once, with the sum of what comes to it, or with zeros, or not at all. A node that has it
+// for all of its results, and no other node, does too. Else the graph says what it makes of parts of that sum, and of
+// gradients that are missing, if it only scales and adds.
+void refuse_partial(const capture::Derivative& derivative, const SecondHalf& half,
+                    const std::vector<std::vector<uint32_t>>& nodes) {
+  const auto is_as_called = [&](const capture::FunctionOnWay& function) {
+    return std::ranges::all_of(nodes, [&](const std::vector<uint32_t>& of) {
+      return !(function.reached_by & bits_of(of)) || function.reached_by == bits_of(of);
+    });
+  };
+  bool is_one_partial = false, is_none_given = false;
+  for (const capture::FunctionOnWay& function : derivative.python) {
+    if (is_as_called(function)) continue;
+    is_one_partial = true;
+    is_none_given = is_none_given || function.is_given_none;
+  }
+  if (is_one_partial && (is_none_given || !pass::is_linear(half.graph, half.late)))
+    throw support::Unable(
+        "a torch.autograd.Function is behind some of its results and not behind others, and its "
+        "backward does more than scale and add up gradients",
+        "return one result that requires grad, and detach() the others");
 }
 
 // Its programs ask of symbols of its own: the call's are those of another program.
@@ -313,12 +331,17 @@ Cut cut(capture::Capture& captured, const std::string& function, const pass::Pas
     if (view.is_of_input) view.base = moved[view.base];
   out.way->extras = halves.first.outputs.size() - (outputs - late.count);
   const std::vector<int> depth = depths(half, results.size());
+  std::vector<std::vector<uint32_t>> nodes;
   for (int at = *std::ranges::max_element(depth); at >= 0; --at) {
-    std::vector<uint32_t> of;
+    std::vector<uint32_t>& of = nodes.emplace_back();
     for (uint32_t result = 0; result < results.size(); ++result)
       if (depth[result] == at) of.push_back(result);
-    refuse_partial(derivative, of);
+  }
+  refuse_partial(derivative, half, nodes);
+  for (const std::vector<uint32_t>& of : nodes) {
     add_node(out, half, results, of);
+    for (const capture::FunctionOnWay& function : derivative.python)
+      for (size_t i = 0; i < of.size(); ++i) out.nodes.back()->python |= (function.reached_by >> of[i] & 1) << i;
     out.nodes.back()->function = function;
     out.nodes.back()->is_over = derivative.is_over;
   }

@@ -71,6 +71,7 @@ class Backward {
   ir::SizeCode shapes;            // of the layouts of `results`
   /// Makes a program, planned for these sizes; needs no GIL, throws what compiling throws.
   std::function<std::unique_ptr<BackwardProgram>(const BackwardRequest&, std::span<const int64_t> sizes)> make;
+  uint64_t python = 0;  // bits of `results`: autograd comes from them to Python code
   /// Not empty: what Python code on the way back has read has changed since. Takes the GIL. Null: there is no such
   /// code.
   std::function<std::string()> changed;

@@ -136,7 +136,7 @@ class BackwardNode final : public autograd::Node {
       if (gradients[i].defined()) request.results |= uint64_t{1} << i;
     if (!request.results) return out;
     if (at::GradMode::is_enabled()) refuse_again();
-    if (backward_->changed) refuse_changed();
+    if (backward_->changed && (request.results & backward_->python)) refuse_changed();
     const size_t sources = backward_->sources.size();
     for (size_t i = 0; i < sources; ++i)
       request.sources.push_back(way_ ? way_->wants(i) : task_should_compute_output(i));
