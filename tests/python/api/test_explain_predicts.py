@@ -15,6 +15,7 @@ import fastjit as fj
 from fastjit import FastFunction, fastjit, of
 
 X = torch.arange(4.0) + 1
+MANY = torch.arange(12.0)
 Calls = list[tuple[Any, ...]]
 quiet = functools.partial(fastjit, on_unsupported="eager")
 
@@ -134,6 +135,16 @@ TABLE: dict[str, tuple[Callable[..., Any], Calls, list[tuple[tuple[Any, ...], st
     ),
     "a size that Python reads": (
         lambda x: x * len(x[x > 2]),
+        [(X,)],
+        [((X,), "a hit"), ((X + 1,), "a hit"), ((X - 99,), "a new variant"), ((X - 99,), "a hit")],
+    ),
+    "a size that Python compares": (
+        lambda x: x * 2 if len(x[x > 2]) > len(x[x <= 2]) else x,
+        [(MANY,)],
+        [((MANY + 1,), "a hit"), ((MANY - 5,), "a new variant"), ((MANY - 4,), "a hit"), ((MANY,), "a hit")],
+    ),
+    "the digits of a size": (
+        lambda x: x * len(str(len(x[x > 2]))),
         [(X,)],
         [((X,), "a hit"), ((X + 1,), "a new variant"), ((X + 1,), "a hit"), ((X,), "a hit")],
     ),
