@@ -17,7 +17,8 @@ convolutions are sums that kernels compute, in the tensors' own type, as the lib
 ([planning.md](planning.md)). What decides a branch on a tensor's value keeps eager's bits, but not what an `argmax` or
 `multinomial` on the way to it picks from: a tie but for roundings may give another index in any case. A convolution
 that another one follows runs in channels_last ([planning.md](planning.md)): its sums are those that eager has for
-images in that layout, as far from the exact ones and with other last bits. In a loop, a small product whose left
+images in that layout, as far from the exact ones and with other last bits. Where gradients are computed, those whose
+sums are long stay in eager's order, which is more exact. In a loop, a small product whose left
 factors are all there before it is one product of the rows of all rounds, which the library may compute.
 `@fastjit(verify=True)` allows for all that.
 
