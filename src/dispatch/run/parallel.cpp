@@ -64,13 +64,11 @@ bool TeamRest::rests() const noexcept {
 // team, call after call, and 0.3 ms in one thread.
 void TeamRest::note(bool slept) noexcept {
   constexpr int64_t kFirst = 50'000'000, kMost = 2'000'000'000;
-  if (!slept) {
-    if (rest_.load(std::memory_order_relaxed) != 0) rest_.store(0, std::memory_order_relaxed);
-    return;
-  }
-  const int64_t rest = std::clamp(2 * rest_.load(std::memory_order_relaxed), kFirst, kMost);
+  const int64_t last = rest_.load(std::memory_order_relaxed);
+  if (!slept && last == 0) return;
+  const int64_t rest = slept ? std::clamp(2 * last, kFirst, kMost) : 0;
   rest_.store(rest, std::memory_order_relaxed);
-  until_.store(now() + rest, std::memory_order_relaxed);
+  until_.store(slept ? now() + rest : 0, std::memory_order_relaxed);
 }
 
 }  // namespace fastjit::dispatch
