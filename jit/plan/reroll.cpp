@@ -31,6 +31,7 @@ constexpr int64_t kFewestSaved = 192;
 // A round of fewer nodes without a product is several of them: what is fused across them stays in registers.
 constexpr int64_t kNodesOfARound = 64;
 constexpr int64_t kFewestRounds = 3;
+
 class Reroller {
  public:
   Reroller(const ir::Graph& graph, const PlanOptions& options)

@@ -122,8 +122,9 @@ class Writer {
       const auto alias = aliases_.find(at);
       if (alias != aliases_.end()) places[&std::get<AliasStep>(step).offset] = alias->second;
       const auto* const guard = std::get_if<GuardStep>(&step);
+      const Dim guards = slots_.body.guards;
       const auto take = [&](uint32_t& id, int64_t* offset) {
-        if (guard && &id == &guard->guard) add_numbers(hole, id);
+        if (guard && &id == &guard->guard) add(hole, {{{id, 0}}, 1, guards.hint(), true}, 0, guards);
         if (const auto found = offset ? places.find(offset) : places.end(); found != places.end())
           add_column(hole, id, *offset, found->second.first, found->second.second);
         ++hole;
@@ -135,17 +136,14 @@ class Writer {
   void add_column(uint32_t hole, SlotId id, int64_t& offset, Dim first, Dim delta) {
     offset = first.hint();
     if (!first.is_symbolic() && identical(delta, 0)) return;
-    made_.step.varying.push_back({hole, static_cast<uint32_t>(made_.step.columns.size())});
-    made_.step.columns.push_back({{{id, offset}}, 1, delta.hint(), false});
-    made_.places.push_back(first);
-    made_.deltas.push_back(delta);
+    add(hole, {{{id, offset}}, 1, delta.hint(), false}, first, delta);
   }
 
-  void add_numbers(uint32_t hole, uint32_t first) {
+  void add(uint32_t hole, RepeatStep::Column column, Dim first, Dim delta) {
     made_.step.varying.push_back({hole, static_cast<uint32_t>(made_.step.columns.size())});
-    made_.step.columns.push_back({{{first, 0}}, 1, slots_.body.guards, true});
-    made_.places.push_back(0);
-    made_.deltas.push_back(slots_.body.guards);
+    made_.step.columns.push_back(std::move(column));
+    made_.places.push_back(first);
+    made_.deltas.push_back(delta);
   }
 
   const RoundSlots& slots_;

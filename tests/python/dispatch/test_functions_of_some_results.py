@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import fastjit
-from gradient_tools import assert_same
+from gradient_tools import Straight, assert_same
 
 SCALE = 3.0
 
@@ -81,17 +81,6 @@ class OfWeight(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
         return None, g * ctx.saved_tensors[0]
-
-
-class Straight(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.half = x * 0.5
-        return x.round()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g + ctx.half
 
 
 PARTIAL: dict[str, Callable[[Tensor, Tensor], Any]] = {

@@ -75,3 +75,16 @@ def nodes_of_ours(result: torch.Tensor) -> int:
         count += node.name() == "FastJITBackward"
         node = next((n for n, _ in node.next_functions if n is not None and "Accumulate" not in n.name()), None)
     return count
+
+
+class Straight(torch.autograd.Function):
+    """A straight-through estimator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.half = x * 0.5
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g + ctx.half
