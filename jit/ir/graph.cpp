@@ -202,12 +202,10 @@ std::vector<int64_t> row_major(std::span<const int64_t> sizes) {
 
 std::span<const NodeId> Graph::operands(NodeId id) const {
   const Node& node = nodes[id];
-  if (node.op == Op::Cat) return lists[node.attr].operands;
+  if (const int8_t count = info(node.op).arity; count != kVariadic) return {node.in, static_cast<size_t>(count)};
   if (node.op == Op::Contract) return contracts[node.attr].operands;
-  if (node.op == Op::Extern) return externs[node.attr].operands;
-  if (node.op == Op::Loop) return loops[node.attr].operands;
-  const size_t count = static_cast<size_t>(std::max<int8_t>(info(node.op).arity, 0));
-  return {node.in, count};
+  if (node.op == Op::Cat) return lists[node.attr].operands;
+  return node.op == Op::Extern ? externs[node.attr].operands : loops[node.attr].operands;
 }
 
 NodeId Graph::stored_over(NodeId id) const {

@@ -12,8 +12,10 @@ Changed dead(const Graph& graph, const PassContext&) {
   for (NodeId id : graph.outputs) live[id] = true;
   for (const Store& store : graph.stores) live[store.value] = true;
   for (NodeId id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
-    live[id] = live[id] || stays(graph, id);
-    if (!live[id]) continue;
+    if (!live[id]) {
+      if (!stays(graph, id)) continue;
+      live[id] = true;
+    }
     for (NodeId in : graph.operands(id))
       if (in != kNoNode) live[in] = true;
     take_finals(graph, id, live);

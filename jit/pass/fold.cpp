@@ -179,9 +179,12 @@ NodeId fold_node(const Graph& to, const Node& node, const Layout& layout, const 
   if (node.op == Op::Neg && to[node.in[0]].op == Op::Neg) return to[node.in[0]].in[0];
   if (node.op == Op::Where && node.in[1] == node.in[2] && identical(to.sizes(node.in[1]), layout.sizes))
     return node.in[1];
+  const auto arity = static_cast<size_t>(info(node.op).arity);
+  const auto is_constant = [&](NodeId in) { return to[in].op == Op::Const; };
+  if (std::none_of(node.in, node.in + arity, is_constant)) return kNoNode;
   const NodeId constant = fold_constant(to, node, make);
   if (constant != kNoNode && node.rank == 0) return constant;
-  return info(node.op).arity == 2 ? fold_binary(to, node, layout) : kNoNode;
+  return arity == 2 ? fold_binary(to, node, layout) : kNoNode;
 }
 
 // Whether the value that a node became is read from some of these.

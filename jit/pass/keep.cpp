@@ -24,11 +24,6 @@ bool stays(const Graph& graph, NodeId id) {
   return op == Op::Extern || op == Op::Input || op == Op::Scalar;
 }
 
-void take_finals(const Graph& graph, NodeId id, std::vector<bool>& live) {
-  if (graph[id].op != Op::Loop) return;
-  for (uint32_t i = 0; i < graph.loops[graph[id].attr].finals(); ++i) live[id + 1 + i] = true;
-}
-
 Graph kept(const Graph& graph, const std::vector<bool>& live, std::span<const NodeId> bases) {
   Graph to;
   to.symbols = graph.symbols;
@@ -42,6 +37,9 @@ Graph kept(const Graph& graph, const std::vector<bool>& live, std::span<const No
   to.inputs = graph.inputs;
   to.scalars = graph.scalars;
   to.nodes.reserve(static_cast<size_t>(std::ranges::count(live, true)));
+  to.lists.reserve(graph.lists.size());
+  to.contracts.reserve(graph.contracts.size());
+  to.externs.reserve(graph.externs.size());
   std::vector<NodeId> now(graph.nodes.size(), kNoNode);
   const auto moved = [&](NodeId in) { return in == kNoNode ? in : now[in]; };
   const auto take = [&](auto& table, const auto& attr) {

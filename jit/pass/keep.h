@@ -13,7 +13,10 @@ namespace fastjit::pass {
 bool stays(const ir::Graph& graph, ir::NodeId id);
 
 /// The values of a live loop, which stand behind it, are live.
-void take_finals(const ir::Graph& graph, ir::NodeId id, std::vector<bool>& live);
+inline void take_finals(const ir::Graph& graph, ir::NodeId id, std::vector<bool>& live) {
+  if (graph[id].op != ir::Op::Loop) return;
+  for (uint32_t i = 0; i < graph.loops[graph[id].attr].finals(); ++i) live[id + 1 + i] = true;
+}
 
 /// The graph with the nodes that are live: a copy, since what was interned once is so without the others. `bases`, if
 /// given: per node what this one, a View, is to be a view of; kNoNode: what it is.

@@ -200,7 +200,11 @@ class Builder {
 }  // namespace
 
 Changed sums(const Graph& graph, const PassContext&) {
-  if (std::ranges::none_of(graph.nodes, [](const Node& node) { return node.op == Op::Update; })) return {};
+  const auto is_slice = [&](NodeId id) { return graph[id].op == Op::Update && is_zeros(graph, graph[id].in[0]); };
+  const auto has_slice = [&](const Node& node) {
+    return is_sum(node) && (is_slice(node.in[0]) || is_slice(node.in[1]));
+  };
+  if (std::ranges::none_of(graph.nodes, has_slice)) return {};
   const Finder finder(graph);
   if (!finder.any()) return {};
   Rewriter rewriter(graph);

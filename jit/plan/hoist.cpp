@@ -24,7 +24,7 @@ bool has_fixed_others(const ir::Graph& graph, const Rounds& rounds, uint32_t at)
     if (sources[k].of != Of::Outside) return false;
     const auto nodes = rounds.operands_at(at, k);
     work(nodes.size());
-    if (k != left && !std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
+    if (k != left && !is_one_node(nodes)) return false;
     const auto sizes = graph.sizes(nodes[0]);
     if (k < left && sizes.size() > 1 && sizes[sizes.size() - 2] != 1) return false;
   }
@@ -50,7 +50,7 @@ std::optional<Hoisted> hoisted(const ir::Graph& graph, const Sequence& sequence,
   const auto factors = rounds.operands_at(at, rounds.sources_of(at).size() - 2);
   const auto sizes = graph.sizes(factors[0]);
   if (sizes[sizes.size() - 2].hint() >= kManyRows) return std::nullopt;
-  made.base = seen_through(graph, sequence, factors[0]).base;
+  made.base = base_of(graph, sequence, factors[0]);
   std::vector<ir::IndexMap> maps;
   for (const NodeId id : factors) {
     const Seen seen = seen_through(graph, sequence, id);
@@ -108,7 +108,7 @@ bool is_packed(const ir::Graph& graph, const Sequence& sequence, const Rounds& r
                const Costs& costs) {
   if (k + 1 != rounds.sources_of(at).size() || rounds.trip < kRoundsToPack) return false;
   const auto nodes = rounds.operands_at(at, k);
-  if (!std::ranges::all_of(nodes, [&](NodeId id) { return id == nodes[0]; })) return false;
+  if (!is_one_node(nodes)) return false;
   const ir::Layout& layout = graph.layout(nodes[0]);
   const size_t row = layout.sizes.size() - 2;
   // One row reads a weight that fills much of the second-level cache as fast where it lies.

@@ -258,14 +258,14 @@ static bool is_constant(Op op) { return op == Op::Const || op == Op::Scalar || o
 
 bool LoopMaker::take_outside(uint32_t at, size_t k) {
   const auto nodes = rounds().operands_at(at, k);
-  std::vector<NodeId> bases(nodes.begin(), nodes.end());
-  work(bases.size());
+  work(nodes.size());
   if (op(at) == Op::Contract && packs(at, k) && is_own(at, true)) {
-    from_[{at, k}] = {From::In::Packed, index_in(made_.packed, bases[0])};
+    from_[{at, k}] = {From::In::Packed, index_in(made_.packed, nodes[0])};
     return true;
   }
-  for (NodeId& base : bases) base = seen_through(graph_, sequence_, base).base;
-  const bool is_one = std::ranges::all_of(bases, [&](NodeId id) { return id == bases[0]; });
+  std::vector<NodeId> bases(is_one_node(nodes) ? 1 : nodes.size());
+  for (size_t i = 0; i < bases.size(); ++i) bases[i] = base_of(graph_, sequence_, nodes[i]);
+  const bool is_one = is_one_node(bases);
   if (std::ranges::any_of(bases, [&](NodeId id) { return is_constant(graph_[id].op); })) return is_one;
   const auto is_like_first = [&](NodeId id) {
     return graph_[id].layout == graph_[bases[0]].layout && graph_[id].dtype == graph_[bases[0]].dtype;
@@ -442,13 +442,13 @@ NodeId LoopMaker::operand(uint32_t at, size_t k) {
     const auto base = bases_.find(source.at);
     return base != bases_.end() ? input_of(base->second) : inputs_[carried_[source.at]];
   }
-  const auto per_round = rounds().operands_at(at, k);
+  auto per_round = rounds().operands_at(at, k);
   const auto from = from_.find({at, k});
   if (from == from_.end()) {
-    const auto same = [&](NodeId id) { return id == per_round[0]; };
-    failed_ = failed_ || !std::ranges::all_of(per_round, same);
+    failed_ = failed_ || !is_one_node(per_round);
     return copy_constant(per_round[0]);
   }
+  if (is_one_node(per_round)) per_round = per_round.first(1);
   const uint32_t first = made_.attr.carried + made_.attr.placed;
   const auto& [in, index] = from->second;
   if (in == From::In::Packed) return inputs_[first + fixed_.size() + index];

@@ -36,6 +36,7 @@ class Installer {
         Dim& offset = loop.body[launch].offsets[k];
         const auto moves = moving.find({launch, k});
         std::vector<SizedPlace> places;
+        places.reserve(static_cast<size_t>(step.trip));
         for (int64_t round = 0; round < step.trip; ++round) {
           work();
           SizedPlace place = where(slot, round);
@@ -106,12 +107,12 @@ static std::optional<std::array<SizedPlace, 3>> turn_of(const std::vector<SizedP
 
 bool add_places(SizedLoop& loop, LoopStep::Operand of, std::vector<SizedPlace> places, Columns& columns) {
   const Dim delta = places.size() > 1 ? places[1].offset - places[0].offset : 0;
-  const auto walks_to = [&](size_t round) {
-    return places[round].slot == places[0].slot &&
-           identical(places[round].offset, places[0].offset + static_cast<int64_t>(round) * delta);
+  Dim expected = places[0].offset + delta;
+  const auto walks_to = [&](const SizedPlace& place) {
+    return place.slot == places[0].slot && identical(place.offset, expected);
   };
   size_t round = 1;
-  while (round < places.size() && walks_to(round)) ++round;
+  for (; round < places.size() && walks_to(places[round]); ++round) expected += delta;
   if (round < places.size()) {
     loop.step.jumps.push_back(of);
     if (loop.trip.is_symbolic()) {

@@ -1,7 +1,6 @@
 #include "plan/repeats.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "plan/work.h"
 #include "support/mix.h"
@@ -14,32 +13,28 @@ namespace {
 // it is extended to both sides.
 class Finder {
  public:
-  explicit Finder(std::span<const uint32_t> tokens)
-      : tokens_(tokens), covers_(tokens.size()), bare_(tokens.size() + 1) {
-    std::iota(bare_.begin(), bare_.end(), 0);
-    hashes_.reserve(size() + 1);
-    powers_.reserve(size() + 1);
-    hashes_.push_back(0);
-    powers_.push_back(1);
-    for (const uint32_t token : tokens) {
-      hashes_.push_back(hashes_.back() * kBase + support::mix(kBase, token));
-      powers_.push_back(powers_.back() * kBase);
+  explicit Finder(std::span<const uint32_t> tokens) : tokens_(tokens), ends_(tokens.size()) {
+    hashes_.resize(size() + 1);
+    powers_.resize(size() + 1);
+    powers_[0] = 1;
+    for (size_t i = 0; i < size(); ++i) {
+      hashes_[i + 1] = hashes_[i] * kBase + support::mix(kBase, tokens[i]);
+      powers_[i + 1] = powers_[i] * kBase;
     }
   }
 
   std::vector<Repeat> run() {
     for (uint32_t period = 1; size_t{3} * period <= size(); ++period) {
-      uint64_t anchors = 0;
-      for (uint32_t anchor = 0; anchor + period < size(); anchor += period) {
-        ++anchors;
-        if (tokens_[anchor] != tokens_[anchor + period] || !goes_on(anchor, period)) continue;
-        // The last anchor in what is known of this period, or of one that divides it.
-        const Repeat& known = covers_[anchor];
-        uint32_t end = known.period != 0 && period % known.period == 0 && known.end > anchor + period ? known.end : 0;
-        if (end == 0) end = extend(anchor, period);
-        if (end > anchor + 2 * period) anchor = (end - period - 1) / period * period;
+      if (has_no_other(period)) continue;
+      for (uint32_t anchor = next_alike(0, period); anchor + period < size();) {
+        if (is_known(anchor, period)) {
+          anchor = last_before(ends_[anchor] - 2 * period, period);
+        } else if (goes_on(anchor, period)) {
+          const uint32_t end = extend(anchor, period);
+          if (end > anchor + 2 * period) anchor = last_before(end - period, period);
+        }
+        anchor = next_alike(anchor + period, period);
       }
-      work(anchors);
     }
     return std::move(found_);
   }
@@ -49,6 +44,16 @@ class Finder {
 
   size_t size() const { return tokens_.size(); }
   uint64_t hash(size_t begin, size_t end) const { return hashes_[end] - hashes_[begin] * powers_[end - begin]; }
+
+  /// The first anchor from this one on whose token is that of the next anchor, or one that is_known().
+  uint32_t next_alike(uint32_t anchor, uint32_t period) const {
+    const uint32_t *tokens = tokens_.data(), *ends = ends_.data();
+    const uint32_t first = anchor, last = static_cast<uint32_t>(size()) - period;
+    while (anchor < last && tokens[anchor] != tokens[anchor + period] && ends[anchor] <= anchor + 2 * period)
+      anchor += period;
+    work((anchor - first) / period + 1);
+    return anchor;
+  }
 
   /// The greatest length in [0, most] for which `is_equal` holds, which holds for all that are less.
   template <class IsEqual>
@@ -67,6 +72,19 @@ class Finder {
         high = middle - 1;
     }
     return low;
+  }
+
+  static uint32_t last_before(uint32_t place, uint32_t period) { return (place - 1) / period * period; }
+
+  /// Whether the two periods from the anchor on, and the token behind, are in a repeat that was found. By Fine and
+  /// Wilf's theorem they then are of no other period, but of multiples of that one's.
+  bool is_known(uint32_t anchor, uint32_t period) const { return ends_[anchor] > anchor + 2 * period; }
+
+  /// By the same theorem: whether no room is left beside the longest repeat, which is not in another one of so much.
+  bool has_no_other(uint32_t period) const {
+    const uint32_t beside = std::max(longest_.begin, static_cast<uint32_t>(size()) - longest_.end);
+    const uint32_t length = longest_.end - longest_.begin;
+    return period > longest_.period && length >= period + longest_.period && 2 * period >= beside + longest_.period;
   }
 
   /// Whether it does beyond the anchor's period, as it must for three of them.
@@ -88,26 +106,17 @@ class Finder {
     const uint32_t end = next + right;
     if (left + right < 2 * period) return end;
     found_.push_back({anchor - left, end, period});
-    for (uint32_t i = bare(anchor - left); i < end; i = bare(i)) {
-      work();
-      covers_[i] = found_.back();
-      bare_[i] = i + 1;
-    }
+    if (end - found_.back().begin > longest_.end - longest_.begin) longest_ = found_.back();
+    work(end - (anchor - left));
+    for (uint32_t i = anchor - left; i < end; ++i) ends_[i] = std::max(ends_[i], end);
     return end;
-  }
-
-  /// The first token from here on that no repeat holds: long ones with many periods are found once for each multiple
-  /// of theirs that begins in a shorter one.
-  uint32_t bare(uint32_t at) {
-    for (; bare_[at] != at; at = bare_[at]) bare_[at] = bare_[bare_[at]];
-    return at;
   }
 
   std::span<const uint32_t> tokens_;
   std::vector<uint64_t> hashes_, powers_;  // of the tokens before each place
-  std::vector<Repeat> covers_;             // per token: the first repeat that holds it
-  std::vector<uint32_t> bare_;             // per token: a later one up to which all are in repeats, or itself
+  std::vector<uint32_t> ends_;             // per token: where the repeat that holds it and ends last does so
   std::vector<Repeat> found_;
+  Repeat longest_;
 };
 
 }  // namespace

@@ -64,6 +64,7 @@ class Reroller {
   int64_t weight(uint32_t begin, uint32_t end) const { return weights_[end] - weights_[begin]; }
   std::vector<bool> alone(bool with_calls) const;
   void find_readers();
+  void list_readers();
   /// The parts of it that are in no loop, from a place to another.
   std::vector<std::pair<uint32_t, uint32_t>> free_in(const Repeat& repeat) const;
   int64_t rounds_together(uint32_t begin, uint32_t period, int64_t trip) const;
@@ -87,7 +88,7 @@ class Reroller {
   void absorb(const Rounds& rounds);
   Rerolled rebuild();
   NodeId hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoisted& hoisted);
-  void emit(pass::Rewriter& rewriter, const MadeLoop& loop);
+  NodeId emit(pass::Rewriter& rewriter, const MadeLoop& loop);
   void emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made);
   NodeId begin_placed(pass::Rewriter& rewriter, const MadeLoop& loop, uint32_t which);
   NodeId with_parts(pass::Rewriter& rewriter, const CatOfRounds& of, NodeId now, bool are_there, NodeId limit) const;
@@ -102,6 +103,8 @@ class Reroller {
   const PlanOptions& options_;
   Sequence sequence_;
   std::vector<int64_t> weights_;         // of what comes before each node of the sequence
+  std::vector<NodeId> last_readers_;     // per node: of its live readers; kNoNode: it has none
+  bool has_cats_ = false;                // live ones: only then are all readers listed
   std::vector<uint32_t> first_readers_;  // per node: where its readers begin; and one more
   std::vector<NodeId> readers_;          // of all nodes: live ones, ascending
   std::vector<bool> is_result_;          // per node: the caller, an argument or a loop gets it
@@ -137,16 +140,29 @@ std::vector<bool> Reroller::alone(bool with_calls) const {
     else if (node.op == Op::Contract)
       alone[id] =
           guarded[id] || (!with_calls && (!options_.own_products || !is_matrix_product(graph_.contracts[node.attr])));
-    else
-      alone[id] = !with_calls && (node.op == Op::Extern || node.op == Op::Result) && !pass::is_guard(graph_, node);
+    else if (!with_calls && (node.op == Op::Extern || node.op == Op::Result))
+      alone[id] = !pass::is_guard(graph_, node);
   }
   return alone;
 }
 
 void Reroller::find_readers() {
-  first_readers_.assign(graph_.nodes.size() + 1, 0);
+  last_readers_.assign(graph_.nodes.size(), ir::kNoNode);
   is_result_.assign(graph_.nodes.size(), false);
   absorbed_.assign(graph_.nodes.size(), false);
+  for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
+    if (!sequence_.live[id]) continue;
+    has_cats_ = has_cats_ || graph_[id].op == Op::Cat;
+    for (const NodeId in : graph_.operands(id))
+      if (in != ir::kNoNode) last_readers_[in] = id;
+  }
+  if (has_cats_) list_readers();
+  for (const NodeId id : graph_.outputs) is_result_[id] = true;
+  for (const ir::Store& store : graph_.stores) is_result_[store.value] = true;
+}
+
+void Reroller::list_readers() {
+  first_readers_.assign(graph_.nodes.size() + 1, 0);
   const auto for_each_read = [&](auto take) {  // last reader first
     for (auto id = static_cast<NodeId>(graph_.nodes.size()); id-- > 0;)
       if (sequence_.live[id])
@@ -157,8 +173,6 @@ void Reroller::find_readers() {
   std::partial_sum(first_readers_.begin(), first_readers_.end(), first_readers_.begin());
   readers_.resize(first_readers_.back());
   for_each_read([&](NodeId in, NodeId reader) { readers_[--first_readers_[in]] = reader; });
-  for (const NodeId id : graph_.outputs) is_result_[id] = true;
-  for (const ir::Store& store : graph_.stores) is_result_[store.value] = true;
 }
 
 std::vector<std::pair<uint32_t, uint32_t>> Reroller::free_in(const Repeat& repeat) const {
@@ -439,7 +453,7 @@ bool Reroller::is_absorbed(NodeId value, NodeId reader) const {
 Wanted Reroller::wanted_of(const Rounds& rounds) {
   Wanted wanted{std::vector<bool>(rounds.period, false), std::vector<bool>(rounds.period, false), {}};
   parts_of_.clear();
-  for (uint32_t at = 0; at < rounds.period; ++at) find_cats(rounds, at, wanted);
+  for (uint32_t at = 0; has_cats_ && at < rounds.period; ++at) find_cats(rounds, at, wanted);
   others_.clear();
   for (const CatOfRounds& of : wanted.cats) {
     const auto& operands = graph_.lists[graph_[of.cat].attr].operands;
@@ -452,10 +466,9 @@ Wanted Reroller::wanted_of(const Rounds& rounds) {
     work(rounds.period);
     for (uint32_t at = 0; at < rounds.period; ++at) {
       const NodeId id = node(rounds, round, at);
-      const auto all = readers(id);
-      if (!is_result_[id] && (all.empty() || all.back() <= last)) continue;
+      if (!is_result_[id] && (last_readers_[id] == ir::kNoNode || last_readers_[id] <= last)) continue;
       const auto is_read = [&](NodeId reader) { return !is_inside(rounds, reader) && !is_absorbed(id, reader); };
-      if (!is_result_[id] && std::ranges::none_of(all, is_read)) continue;
+      if (!is_result_[id] && has_cats_ && std::ranges::none_of(readers(id), is_read)) continue;
       (round + 1 == rounds.trip ? wanted.last : wanted.all)[at] = true;
     }
   }
@@ -473,9 +486,10 @@ Rerolled Reroller::rebuild() {
   size_t next = 0;
   work(graph_.nodes.size());
   for (NodeId id = 0; id < graph_.nodes.size(); ++id) {
-    if (next < loops_.size() && id == node(loops_[next].rounds, 0, 0)) emit(rewriter, loops_[next++]);
-    const uint32_t place = sequence_.places[id];
-    if (place != Sequence::kNone && next > 0 && place < loops_[next - 1].rounds.end()) continue;
+    if (next < loops_.size() && id == node(loops_[next].rounds, 0, 0)) {
+      id = emit(rewriter, loops_[next++]);
+      continue;
+    }
     const auto filled = cats_.find(id);
     if (filled == cats_.end()) {
       copy(rewriter, id);
@@ -542,7 +556,8 @@ NodeId Reroller::hoist(pass::Rewriter& rewriter, const MadeLoop& loop, const Hoi
   return to.contract(std::move(attr), graph_[id].dtype, {std::move(sizes), std::move(strides)});
 }
 
-void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
+/// The loop in place of its rounds, whose last node it gives.
+NodeId Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
   const NodeId first = node(loop.rounds, 0, 0), last = sequence_.nodes[loop.rounds.end() - 1];
   for (NodeId id = first; id < last; ++id)  // arguments, and views of them
     if (sequence_.places[id] == Sequence::kNone) copy(rewriter, id);
@@ -567,6 +582,7 @@ void Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
         rewriter.to().with_strides(attr.operands[i], ir::row_major(rewriter.to().sizes(attr.operands[i])));
   for (const Hoisted& hoisted : loop.hoisted) attr.operands[hoisted.operand] = hoist(rewriter, loop, hoisted);
   emit_finals(rewriter, loop, rewriter.to().loop(std::move(attr)));
+  return last;
 }
 
 void Reroller::emit_finals(pass::Rewriter& rewriter, const MadeLoop& loop, NodeId made) {

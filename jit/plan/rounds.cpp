@@ -29,12 +29,11 @@ bool cannot_repeat(const ir::Graph& graph, const ir::Node& node) {
   return !may_repeat || !call.written.empty() || std::ranges::find(call.operands, ir::kNoNode) != call.operands.end();
 }
 
-/// Equal work: all but operands and where a map begins.
-bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b) {
+/// Equal work: all but operands and where a map begins. `maps`: the first of the graph's that each is like but for
+/// that.
+bool is_alike(const ir::Graph& graph, const ir::Node& a, const ir::Node& b, const std::vector<uint32_t>& maps) {
   if (a.op != b.op || a.dtype != b.dtype || a.layout != b.layout || cannot_repeat(graph, a)) return false;
-  if (a.op == Op::View || a.op == Op::Update)
-    return a.attr == b.attr ||
-           std::ranges::equal(graph.maps[a.attr].dims, graph.maps[b.attr].dims, &ir::Affine::has_terms_of);
+  if (a.op == Op::View || a.op == Op::Update) return maps[a.attr] == maps[b.attr];
   if (a.op == Op::Cat) {
     const ir::ListAttr &x = graph.lists[a.attr], &y = graph.lists[b.attr];
     return x.dim == y.dim && x.operands.size() == y.operands.size();
@@ -61,8 +60,23 @@ uint64_t hash_of_terms(const ir::IndexMap& map) {
   return hash;
 }
 
-/// `maps`: the hashes of the graph's, but for where they begin.
-uint64_t hash_of(const ir::Graph& graph, const ir::Node& node, const std::vector<uint64_t>& maps) {
+/// Per map of the graph the first that is like it but for where they begin.
+std::vector<uint32_t> firsts_alike(const std::vector<ir::IndexMap>& maps) {
+  support::HashIndex known;
+  std::vector<uint32_t> firsts;
+  firsts.reserve(maps.size());
+  for (uint32_t i = 0; i < maps.size(); ++i) {
+    const uint64_t hash = hash_of_terms(maps[i]);
+    const uint32_t found = known.find(
+        hash, [&](uint32_t at) { return std::ranges::equal(maps[at].dims, maps[i].dims, &ir::Affine::has_terms_of); });
+    firsts.push_back(found == support::HashIndex::kNone ? i : found);
+    if (found == support::HashIndex::kNone) known.add(hash, i);
+  }
+  return firsts;
+}
+
+/// `maps`: as `is_alike` has them.
+uint64_t hash_of(const ir::Graph& graph, const ir::Node& node, const std::vector<uint32_t>& maps) {
   using support::mix;
   uint64_t hash = mix(mix(static_cast<uint64_t>(node.op), static_cast<uint64_t>(node.dtype)), node.layout);
   if (node.op == Op::View || node.op == Op::Update) return mix(hash, maps[node.attr]);
@@ -83,11 +97,7 @@ class Comparer {
     if (!find_sources()) return 1;
     const uint32_t period = rounds_.period;
     int64_t same = rounds_.trip;
-    for (int64_t round = 1; round < same; ++round) {
-      work(period);
-      for (uint32_t at = 0; at < period && round < same; ++at)
-        if (!take(round, at)) same = round;
-    }
+    for (uint32_t at = 0; at < period; ++at) same = first_other(at, same);
     if (same <= 2) return same;
     find_firsts();
     for (uint32_t at = 0; at < period; ++at)
@@ -104,7 +114,7 @@ class Comparer {
     rounds_.sources.clear();
     rounds_.firsts.assign(1, 0);
     for (uint32_t at = 0; at < rounds_.period; ++at) {
-      for (const NodeId in : ordered(1, at)) {
+      for (const NodeId in : ordered(node(1, at))) {
         const std::optional<Source> source = source_of(in);
         if (!source) return false;
         rounds_.sources.push_back(*source);
@@ -116,8 +126,7 @@ class Comparer {
   }
 
   /// Operands of commutative nodes stand as their numbers happen to: here the latest of the rounds comes first.
-  std::span<const NodeId> ordered(int64_t round, uint32_t at) {
-    const NodeId id = node(round, at);
+  std::span<const NodeId> ordered(NodeId id) {
     const auto operands = graph_.operands(id);
     if (!ir::is_commutative(graph_[id].op)) return operands;
     const uint32_t a = place(operands[0]), b = place(operands[1]);
@@ -147,28 +156,34 @@ class Comparer {
   bool is_from(NodeId id, const Source& source, int64_t round) const {
     const uint32_t at = place(id);
     if (source.of == Of::Outside) return at == Sequence::kNone;
-    const int64_t expected = (source.of == Of::Round ? round : round - 1) * rounds_.period + source.at;
-    return at != Sequence::kNone && at == expected;
+    return at == (source.of == Of::Round ? round : round - 1) * rounds_.period + source.at;
   }
 
-  bool take(int64_t round, uint32_t at) {
+  /// The first round before `limit` whose node is not like the second's; `limit` if all are.
+  int64_t first_other(uint32_t at, int64_t limit) {
     const auto sources = rounds_.sources_of(at);
-    return take(round, at, [&](NodeId id, size_t k) {
-      return is_from(id, sources[k], round) && (round == 1 || looks_alike(id, sources[k], at, k));
-    });
+    work(static_cast<uint64_t>(limit));
+    for (int64_t round = 1; round < limit; ++round) {
+      const auto fits = [&](NodeId id, size_t k) {
+        return is_from(id, sources[k], round) && (round == 1 || looks_alike(id, sources[k], at, k));
+      };
+      if (!take(round, at, fits)) return round;
+    }
+    return limit;
   }
 
   /// Notes the operands of a node in the order in which they fit.
   template <class Fits>
   bool take(int64_t round, uint32_t at, Fits fits) {
-    auto operands = ordered(round, at);
+    const NodeId id = node(round, at);
+    auto operands = ordered(id);
     if (operands.size() != rounds_.sources_of(at).size()) return false;
     const auto all_fit = [&] {
       for (size_t k = 0; k < operands.size(); ++k)
         if (!fits(operands[k], k)) return false;
       return true;
     };
-    const bool may_swap = ir::is_commutative(graph_[node(round, at)].op);
+    const bool may_swap = ir::is_commutative(graph_[id].op);
     if (round == 0 && may_swap && is_swapped_first(at, operands)) operands = swapped(operands);
     if (!all_fit()) {
       if (!may_swap) return false;
@@ -269,15 +284,23 @@ bool is_matrix_product(const ir::ContractAttr& attr) {
   return attr.kind != ir::Product::Convolution && (!is_biased || attr.unscaled);
 }
 
+bool is_one_node(std::span<const NodeId> per_round) {
+  return std::ranges::all_of(per_round, [&](NodeId id) { return id == per_round[0]; });
+}
+
 bool hands_on(const Rounds& rounds) {
   return std::ranges::any_of(rounds.sources, [](const Source& source) { return source.of == Of::Before; });
 }
 
 Seen seen_through(const ir::Graph& graph, const Sequence& sequence, NodeId id) {
-  Seen seen{{}, id};
-  for (; ir::is_view(graph[seen.base].op) && !sequence.looped[seen.base]; seen.base = graph[seen.base].in[0])
-    seen.views.push_back(seen.base);
+  Seen seen{{}, base_of(graph, sequence, id)};
+  for (; id != seen.base; id = graph[id].in[0]) seen.views.push_back(id);
   return seen;
+}
+
+NodeId base_of(const ir::Graph& graph, const Sequence& sequence, NodeId id) {
+  while (ir::is_view(graph[id].op) && !sequence.looped[id]) id = graph[id].in[0];
+  return id;
 }
 
 std::optional<WalkingMap> walking_map(std::span<const ir::IndexMap* const> maps, ir::Dim count) {
@@ -315,8 +338,7 @@ std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence
   support::HashIndex known;
   std::vector<uint32_t> tokens;
   tokens.reserve(sequence.nodes.size());
-  std::vector<uint64_t> maps;
-  for (const ir::IndexMap& map : graph.maps) maps.push_back(hash_of_terms(map));
+  const std::vector<uint32_t> maps = firsts_alike(graph.maps);
   for (uint32_t i = 0; i < sequence.nodes.size(); ++i) {
     const ir::Node& node = graph[sequence.nodes[i]];
     if (alone[sequence.nodes[i]]) {
@@ -325,7 +347,7 @@ std::vector<uint32_t> tokens_of(const ir::Graph& graph, const Sequence& sequence
     }
     const uint64_t hash = hash_of(graph, node, maps);
     const uint32_t found =
-        known.find(hash, [&](uint32_t at) { return is_alike(graph, graph[sequence.nodes[at]], node); });
+        known.find(hash, [&](uint32_t at) { return is_alike(graph, graph[sequence.nodes[at]], node, maps); });
     tokens.push_back(found == support::HashIndex::kNone ? i : found);
     if (found == support::HashIndex::kNone) known.add(hash, i);
   }

@@ -63,10 +63,13 @@ struct Rounds {
   }
   /// The place of a node, counted from the first of the rounds; Sequence::kNone: it is none of theirs.
   uint32_t place(const Sequence& sequence, ir::NodeId id) const {
-    const uint32_t place = sequence.places[id];
-    return place != Sequence::kNone && place >= begin && place < end() ? place - begin : Sequence::kNone;
+    const uint32_t place = sequence.places[id] - begin;  // far behind the end where it is kNone, or before `begin`
+    return place < end() - begin ? place : Sequence::kNone;
   }
 };
+
+/// Whether all rounds have the same node, of those that `operands_at()` gives.
+bool is_one_node(std::span<const ir::NodeId> per_round);
 
 /// Whether a round reads values of the one before.
 bool hands_on(const Rounds& rounds);
@@ -88,6 +91,8 @@ struct Seen {
   ir::NodeId base;
 };
 Seen seen_through(const ir::Graph& graph, const Sequence& sequence, ir::NodeId id);
+/// What they are views of.
+ir::NodeId base_of(const ir::Graph& graph, const Sequence& sequence, ir::NodeId id);
 
 /// The maps of one view in each round: that of the first, and how much further each of its rows begins in the next.
 struct WalkingMap {

@@ -57,17 +57,30 @@ std::vector<Repeat> slow_repeats(const std::vector<uint32_t>& tokens) {
   return found;
 }
 
+std::vector<Repeat> in_order(std::vector<Repeat> found) {
+  std::ranges::sort(found, {}, [](const Repeat& r) { return std::tuple(r.begin, r.period); });
+  return found;
+}
+
 TEST(Repeats, AreThoseOfASlowSearch) {
   Random random(1);
   for (int trial = 0; trial < 3000; ++trial) {
     std::vector<uint32_t> tokens(random() % 60);
     const auto kinds = 1 + random() % 3;
     for (uint32_t& token : tokens) token = random() % kinds;
-    std::vector<Repeat> expected = slow_repeats(tokens), found = plan::repeats(tokens);
-    const auto key = [](const Repeat& r) { return std::tuple(r.begin, r.period); };
-    std::ranges::sort(expected, {}, key);
-    std::ranges::sort(found, {}, key);
-    ASSERT_EQ(found, expected) << "trial " << trial;
+    ASSERT_EQ(in_order(plan::repeats(tokens)), in_order(slow_repeats(tokens))) << "trial " << trial;
+  }
+}
+
+TEST(Repeats, OfStepsThatRepeatThemselvesAreFoundOnce) {
+  Random random(3);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<uint32_t> layer(2 + random() % 4), step{9}, tokens(random() % 5, 7);
+    for (uint32_t& token : layer) token = random() % 3;
+    for (auto layers = 3 + random() % 4; layers > 0; --layers) step.insert(step.end(), layer.begin(), layer.end());
+    for (auto rounds = 6 + random() % 7; rounds > 0; --rounds) tokens.insert(tokens.end(), step.begin(), step.end());
+    tokens.resize(tokens.size() - random() % step.size());
+    ASSERT_EQ(in_order(plan::repeats(tokens)), in_order(slow_repeats(tokens))) << "trial " << trial;
   }
 }
 
