@@ -28,11 +28,13 @@ ir::Graph run(const ir::Graph& graph, const PassContext& context, std::vector<Pa
   check(graph, "capture");
   const ir::Graph* from = &graph;
   ir::Graph current;
+  bool all_live = false;  // the last pass that changed something has left out what is dead
   for (const Pass& pass : pipeline()) {
     const auto start = std::chrono::steady_clock::now();
-    if (Changed changed = pass.run(*from, context)) {
+    if (Changed changed = all_live && pass.run == dead ? std::nullopt : pass.run(*from, context)) {
       current = std::move(*changed);
       from = &current;
+      all_live = pass.run == unread || pass.run == dead;
     }
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     check(*from, pass.name);
