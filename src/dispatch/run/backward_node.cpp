@@ -7,10 +7,14 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <utility>
 
+#include "dispatch/run/node_in_parts.h"
+#include "dispatch/run/node_of_some.h"
 #include "dispatch/run/way.h"
 
 namespace fastjit::dispatch {
@@ -27,90 +31,43 @@ NodePointer make_node(Args&&... args) {
     return c10::make_intrusive<Node>(std::forward<Args>(args)...);
 }
 
-constexpr const char* kName = "FastJITBackward";
-
-// The nodes of a way back that goes on in parts: autograd comes to each from the one before, and between them to what
-// waits for the gradients that are there.
-struct InParts {
-  std::shared_ptr<const Backward> backward;
-  const std::vector<uint32_t>& of;       // per source: its part
-  std::vector<autograd::Node*> nodes{};  // per part; the first one has the others
-  std::vector<uint32_t> edges{};         // per source: which of its node's
-  std::mutex mutex{};
-  std::map<int, Way> under_way{};  // by autograd's task
-
-  bool wants(size_t source) const { return nodes[of[source]]->task_should_compute_output(edges[source]); }
-
-  // Part `part` of the run, and the rest later.
-  void go_on(Way way, uint32_t part, autograd::variable_list& gradients) {
-    const bool is_last = part + 1 == nodes.size();
-    way.run_until(of, part, is_last);
-    for (size_t source = 0; source < of.size(); ++source)
-      if (of[source] == part) gradients[edges[source]] = way.gradient(source);
-    way.let_go(of, part);
-    if (is_last || !nodes[part]->task_should_compute_output(gradients.size() - 1)) return;
-    gradients.back() = token(nodes[part + 1]->input_metadata(0).options());
-    const std::lock_guard lock(mutex);
-    under_way.erase(autograd::get_current_graph_task_id());
-    under_way.emplace(autograd::get_current_graph_task_id(), std::move(way));
-  }
-
-  // Leads autograd to the next node, on the device of the others.
-  static at::Tensor token(const at::TensorOptions& options) { return at::empty({0}, options); }
-
-  std::optional<Way> take() {
-    const std::lock_guard lock(mutex);
-    auto way = under_way.extract(autograd::get_current_graph_task_id());
-    if (way.empty()) return {};
-    return std::move(way.mapped());
-  }
-};
-
-class LaterNode final : public autograd::Node {
- public:
-  LaterNode(std::shared_ptr<InParts> way, uint32_t part) : way_(std::move(way)), part_(part) {}
-  std::string name() const override { return kName; }
-  autograd::variable_list apply(autograd::variable_list&&) override {
-    autograd::variable_list gradients(num_outputs());
-    if (std::optional<Way> way = way_->take()) way_->go_on(std::move(*way), part_, gradients);
-    return gradients;
-  }
-
- private:
-  const std::shared_ptr<InParts> way_;
-  const uint32_t part_;
-};
-
-class BackwardNode final : public autograd::Node {
+class BackwardNode final : public autograd::Node, public MakesSome {
  public:
   BackwardNode(std::shared_ptr<const Backward> backward, std::span<const uint64_t> scalars,
                std::span<const int64_t> sizes)
       : backward_(std::move(backward)), numbers_{{scalars.begin(), scalars.end()}, {sizes.begin(), sizes.end()}} {}
+  ~BackwardNode() override {
+    if (!as_maker_) return;
+    const std::lock_guard lock(as_maker_->mutex);
+    as_maker_->maker = nullptr;
+  }
+  BackwardNode(const BackwardNode&) = delete;
+  BackwardNode& operator=(const BackwardNode&) = delete;
 
-  std::string name() const override { return kName; }
+  std::string name() const override { return kNodeName; }
 
-  // Before the results have the node. `edges`: of the sources.
-  void lead_to(std::vector<autograd::Edge> edges, const at::TensorOptions& options) {
-    if (backward_->is_over || !std::ranges::any_of(edges, is_waited_for)) return set_next_edges(std::move(edges));
-    const std::vector<uint32_t>& of = backward_->parts();
-    way_ = std::make_shared<InParts>(backward_, of);
-    const uint32_t count = *std::ranges::max_element(of) + 1;
-    way_->nodes.resize(count);
-    way_->edges.resize(of.size());
-    NodePointer next;
-    for (uint32_t part = count; part-- > 0;) {
-      NodePointer later = part > 0 ? make_node<LaterNode>(way_, part) : NodePointer();
-      autograd::Node& node = part > 0 ? *later : *this;
-      for (size_t source = 0; source < of.size(); ++source) {
-        if (of[source] != part) continue;
-        way_->edges[source] = node.num_outputs();
-        node.add_next_edge(std::move(edges[source]));
-      }
-      if (next) node.add_next_edge(autograd::Edge(std::move(next), 0));
-      if (later) later->add_input_metadata(InParts::token(options));
-      way_->nodes[part] = &node;
-      next = std::move(later);
+  // For nodes that take those sources on that not all results reach.
+  void set_as_maker(const std::shared_ptr<Maker>& maker) {
+    maker->maker = this;
+    as_maker_ = maker;
+  }
+
+  // Before the results have the node. `edges`: of the sources; `some`: as said; `way`: not null where it goes on in
+  // parts, whose nodes are there but for this one.
+  void lead_to(std::vector<autograd::Edge> edges, std::span<const NodePointer> some, std::shared_ptr<InParts> way,
+               NodePointer next) {
+    if (some.empty() && !way) return set_next_edges(std::move(edges));
+    places_ = way ? way->places : std::vector<Place>(edges.size());
+    for (size_t source = 0; source < edges.size(); ++source) {
+      if (way && places_[source].node) continue;  // of a later part
+      const auto* of = find_some(some, backward_->sources[source].reached_by);
+      places_[source].lead_to(of ? **of : *this, std::move(edges[source]));
     }
+    if (next) add_next_edge(autograd::Edge(std::move(next), 0));
+    if (!way) return;
+    way->places = places_;
+    way->nodes[0] = this;
+    way_ = std::move(way);
   }
 
   // Once the results have it.
@@ -129,39 +86,53 @@ class BackwardNode final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
-    if (backward_->is_over) throw std::runtime_error(autograd::ERR_BACKWARD_TWICE);
+    refuse_if_over();
     autograd::variable_list out(num_outputs());
     BackwardRequest request;
-    for (size_t i = 0; i < gradients.size(); ++i)
-      if (gradients[i].defined()) request.results |= uint64_t{1} << i;
+    request.results = defined(gradients);
     if (!request.results) return out;
-    if (at::GradMode::is_enabled()) refuse_again();
-    if (backward_->changed && (request.results & backward_->python)) refuse_changed();
-    const size_t sources = backward_->sources.size();
-    for (size_t i = 0; i < sources; ++i)
-      request.sources.push_back(way_ ? way_->wants(i) : task_should_compute_output(i));
-    if (backward_->runs_any_trip()) request.sources.assign(sources, true);
-    results_ = request.results;
-    Way way(*backward_, numbers_, request);
-    std::vector<at::Tensor> inputs = gather(way.program(), gradients);
-    way.set_inputs(std::move(inputs), give_up(way.program()));
+    for (size_t i = 0; i < backward_->sources.size(); ++i) request.sources.push_back(wants(i, request.results));
+    Way way = begin(std::move(request), gradients, true);
     if (way_) {
       way_->go_on(std::move(way), 0, out);
       return out;
     }
     way.run_all();
-    for (size_t i = 0; i < sources; ++i) out[i] = way.gradient(i);
+    for (size_t i = 0; i < backward_->sources.size(); ++i)
+      if (backward_->sources[i].reached_by & way.results()) place(i).give(way.gradient(i), this, out);
     return out;
+  }
+
+  autograd::variable_list make_some(const SourcesOfSome& of, const autograd::variable_list& gradients) override {
+    const std::lock_guard lock(mutex_);
+    refuse_if_over();
+    autograd::variable_list out(of.num_outputs()), all(backward_->results.size());
+    for (size_t i = 0, at = 0; i < all.size(); ++i)
+      if (of.results() >> i & 1) all[i] = gradients[at++];
+    BackwardRequest request;
+    request.results = defined(all);
+    for (size_t i = 0; i < places_.size(); ++i)
+      request.sources.push_back(places_[i].node == &of && wants(i, request.results));
+    if (std::ranges::find(request.sources, true) == request.sources.end()) return out;
+    Way way = begin(std::move(request), all, false);
+    way.run_all();
+    for (size_t i = 0; i < places_.size(); ++i)
+      if (places_[i].node == &of) out[places_[i].edge] = way.gradient(i);
+    return out;
+  }
+
+  // Of several that come to sources of some results in one task, each takes what it needs; then all that is over.
+  void release_some() override {
+    const std::lock_guard lock(mutex_);
+    if (is_to_come()) return;
+    over_behind_ |= results_;
+    task_ = autograd::get_current_graph_task_id();
   }
 
   // Computations that have run are over; what no other one needs goes.
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < saved_.size(); ++i)
-      if (ends(i)) {
-        saved_[i].shared.reset_data();
-        saved_[i].own.reset();
-      }
+    let_go();
   }
 
  private:
@@ -171,9 +142,53 @@ class BackwardNode final : public autograd::Node {
     at::Tensor own;
   };
 
-  // Somebody takes the gradient as soon as it is there.
-  static bool is_waited_for(const autograd::Edge& edge) {
-    return edge.function && (!edge.function->post_hooks().empty() || edge.function->tensor_post_acc_grad_hooks());
+  Place place(size_t source) { return places_.empty() ? Place{this, static_cast<uint32_t>(source)} : places_[source]; }
+
+  // The place of a source that none of these results reach may be gone.
+  bool wants(size_t source, uint64_t results) {
+    return (backward_->sources[source].reached_by & results) && place(source).is_wanted();
+  }
+
+  static uint64_t defined(const autograd::variable_list& gradients) {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (gradients[i].defined()) bits |= uint64_t{1} << i;
+    return bits;
+  }
+
+  static const NodePointer* find_some(std::span<const NodePointer> some, uint64_t reached_by) {
+    const auto is_it = [&](const NodePointer& each) {
+      return static_cast<const SourcesOfSome&>(*each).results() == reached_by;
+    };
+    const auto found = std::ranges::find_if(some, is_it);
+    return found == some.end() ? nullptr : &*found;
+  }
+
+  // Autograd comes to this node too, in the task that runs now.
+  bool is_to_come() {
+    const auto* wanted = autograd::get_current_graph_task_exec_info();
+    if (!wanted || wanted->empty()) return true;
+    const auto found = wanted->find(this);
+    return found != wanted->end() && found->second.should_execute();
+  }
+
+  void refuse_if_over() const {
+    if (backward_->is_over) throw std::runtime_error(autograd::ERR_BACKWARD_TWICE);
+  }
+
+  // `ends`: what it takes is over, unless the graph is retained.
+  Way begin(BackwardRequest request, const autograd::variable_list& gradients, bool ends) {
+    if (at::GradMode::is_enabled()) refuse_again();
+    if (backward_->changed && (request.results & backward_->python)) refuse_changed();
+    if (backward_->runs_any_trip()) request.sources.assign(request.sources.size(), true);
+    settle();
+    results_ = request.results;
+    Way way(*backward_, numbers_, request);
+    std::vector<at::Tensor> inputs = gather(way.program(), gradients);
+    std::vector<bool> given_up(inputs.size(), false);
+    if (ends) given_up = give_up(way.program());
+    way.set_inputs(std::move(inputs), std::move(given_up));
+    return way;
   }
 
   [[noreturn]] void refuse_again() const {
@@ -223,6 +238,21 @@ class BackwardNode final : public autograd::Node {
     for (const uint64_t use : uses)
       if (use & results_) over_.insert(use);
     return std::ranges::all_of(uses, [&](uint64_t use) { return over_.contains(use); });
+  }
+
+  void let_go() {
+    for (size_t i = 0; i < saved_.size(); ++i)
+      if (ends(i)) {
+        saved_[i].shared.reset_data();
+        saved_[i].own.reset();
+      }
+  }
+
+  // What an earlier task of autograd's has left.
+  void settle() {
+    if (!over_behind_ || task_ == autograd::get_current_graph_task_id()) return;
+    results_ = std::exchange(over_behind_, 0);
+    let_go();
   }
 
   // Which inputs of the program nobody has any more: what the run needs no more is freed on the way, as eager's nodes
@@ -282,26 +312,96 @@ class BackwardNode final : public autograd::Node {
 
   const std::shared_ptr<const Backward> backward_;
   const Numbers numbers_;
-  std::shared_ptr<InParts> way_;  // null: it makes all gradients itself
-  std::vector<Saved> saved_;      // per Backward::given
-  uint64_t results_ = 0;          // of the last apply()
-  std::set<uint64_t> over_;       // Given::uses
+  std::shared_ptr<InParts> way_;     // null: it makes all gradients itself
+  std::shared_ptr<Maker> as_maker_;  // null: every result reaches every source
+  std::vector<Place> places_;        // per source; none: the edges of this node
+  std::vector<Saved> saved_;         // per Backward::given
+  uint64_t results_ = 0;             // of the last run
+  uint64_t over_behind_ = 0;         // of runs of `task_`: over behind it
+  int task_ = -1;
+  std::set<uint64_t> over_;  // Given::uses
 };
+
+// Somebody takes the gradient as soon as it is there.
+bool is_waited_for(const autograd::Edge& edge) {
+  return edge.function && (!edge.function->post_hooks().empty() || edge.function->tensor_post_acc_grad_hooks());
+}
+
+// For each group of results that reach sources which the others do not: what leads there.
+std::vector<NodePointer> nodes_of_some(const Backward& backward, const Tensors& outputs,
+                                       const std::shared_ptr<Maker>& maker) {
+  const uint64_t all = backward.whole().results;
+  std::set<uint64_t> groups;
+  for (const Backward::Source& source : backward.sources)
+    if (source.reached_by != all) groups.insert(source.reached_by);
+  std::vector<NodePointer> nodes;
+  for (const uint64_t group : groups) {
+    const NodePointer& node = nodes.emplace_back(make_node<SourcesOfSome>(group, maker));
+    for (size_t i = 0; i < backward.results.size(); ++i)
+      if (group >> i & 1) node->add_input_metadata(outputs[backward.results[i].output]);
+  }
+  return nodes;
+}
+
+// Nodes for all parts but the first one, and the first of them.
+std::pair<std::shared_ptr<InParts>, NodePointer> make_parts(const std::shared_ptr<const Backward>& backward,
+                                                            std::vector<autograd::Edge>& edges,
+                                                            const at::TensorOptions& options) {
+  auto way = std::make_shared<InParts>(backward, backward->parts(), std::vector<Place>(edges.size()));
+  way->nodes.resize(*std::ranges::max_element(way->of) + 1);
+  const uint64_t all = backward->whole().results;
+  for (size_t source = 0; source < edges.size(); ++source)
+    if (backward->sources[source].reached_by != all) way->of[source] = 0;  // nodes of their own wait for these
+  NodePointer next;
+  for (auto part = static_cast<uint32_t>(way->nodes.size()); --part > 0;) {
+    NodePointer later = make_node<LaterNode>(way, part);
+    for (size_t source = 0; source < edges.size(); ++source)
+      if (way->of[source] == part) way->places[source].lead_to(*later, std::move(edges[source]));
+    if (next) later->add_next_edge(autograd::Edge(std::move(next), 0));
+    later->add_input_metadata(InParts::token(options));
+    way->nodes[part] = later.get();
+    next = std::move(later);
+  }
+  return {std::move(way), std::move(next)};
+}
+
+// Of one of several results.
+NodePointer make_result_node(const NodePointer& node, std::span<const NodePointer> some, uint32_t result,
+                             const at::Tensor& output) {
+  NodePointer front = make_node<ResultNode>();
+  node->add_input_metadata(output);
+  front->add_next_edge(autograd::Edge(node, result));
+  for (const NodePointer& each : some) {
+    const uint64_t results = static_cast<const SourcesOfSome&>(*each).results();
+    const uint64_t before = results & ((uint64_t{1} << result) - 1);
+    if (results >> result & 1) front->add_next_edge(autograd::Edge(each, std::popcount(before)));
+  }
+  return front;
+}
 
 }  // namespace
 
+// Autograd goes on with the node that was made last: results, the node of all of them, sources of some, later parts.
 void hang_node(const std::shared_ptr<const Backward>& backward, Tensors& outputs, std::span<const at::Tensor> extras,
                const at::Tensor* const* inputs, std::span<const uint64_t> scalars, std::span<const int64_t> sizes) {
-  const NodePointer pointer = make_node<BackwardNode>(backward, scalars, sizes);
-  auto& node = static_cast<BackwardNode&>(*pointer);
   std::vector<autograd::Edge> edges;
   for (const Backward::Source& source : backward->sources)
     edges.push_back(autograd::impl::gradient_edge(source.is_result ? outputs[source.index] : *inputs[source.index]));
-  node.lead_to(std::move(edges), outputs[backward->results[0].output].options());
-  for (const Backward::Result& result : backward->results) {
-    at::Tensor& output = outputs[result.output];
+  std::shared_ptr<InParts> way;
+  NodePointer next;
+  if (!backward->is_over && std::ranges::any_of(edges, is_waited_for))
+    std::tie(way, next) = make_parts(backward, edges, outputs[backward->results[0].output].options());
+  const auto maker = std::make_shared<Maker>();
+  const std::vector<NodePointer> some = nodes_of_some(*backward, outputs, maker);
+  const NodePointer pointer = make_node<BackwardNode>(backward, scalars, sizes);
+  auto& node = static_cast<BackwardNode&>(*pointer);
+  if (!some.empty()) node.set_as_maker(maker);
+  node.lead_to(std::move(edges), some, std::move(way), std::move(next));
+  const bool is_one = backward->results.size() == 1;
+  for (uint32_t i = 0; i < backward->results.size(); ++i) {
+    at::Tensor& output = outputs[backward->results[i].output];
     if (output.is_view()) output = output.variable_data();
-    autograd::set_history(output, pointer);
+    autograd::set_history(output, is_one ? pointer : make_result_node(pointer, some, i, output));
   }
   node.save(outputs, extras, inputs);
 }

@@ -8,7 +8,7 @@
 namespace fastjit::dispatch {
 
 Way::Way(const Backward& backward, const Numbers& numbers, const BackwardRequest& request)
-    : backward_(&backward), held_(backward.hold(request, numbers.sizes)) {
+    : backward_(&backward), results_(request.results), held_(backward.hold(request, numbers.sizes)) {
   if (!held_.at || !*held_.at) {
     scalars_ = numbers.scalars;
     return;

@@ -17,6 +17,8 @@ class Way {
  public:
   Way(const Backward& backward, const Numbers& numbers, const BackwardRequest& request);
   const BackwardProgram& program() const { return *held_.program; }
+  /// Whose gradients it makes others of: bits of Backward::results.
+  uint64_t results() const { return results_; }
   /// Per input of the program; those that are given up are freed once the run needs them no more.
   void set_inputs(std::vector<at::Tensor> inputs, std::vector<bool> given_up);
   void run_all();
@@ -36,6 +38,7 @@ class Way {
   void refuse_written() const;
 
   const Backward* backward_;
+  uint64_t results_;
   Backward::Held held_;
   std::vector<uint64_t> scalars_;
   std::vector<at::Tensor> inputs_;
