@@ -137,18 +137,24 @@ Misfit misfit_of(const Variant& variant, const CallSpec& spec, const Modes& mode
   return {kByValues, other, why};
 }
 
-// What the newest variant found changed, without the values, which differ each time: "opt.lr at model.py:9 keeps
-// changing".
+// "opt.lr at model.py:9", of what facts say of the first one that holds no more, without its values; empty: none is
+// such.
+std::string changed_fact(const Variant& variant) {
+  if (!variant.guards.facts || variant.guards.facts->check()) return "";
+  const std::string failure = variant.guards.facts->first_failure();
+  const size_t was = failure.find(" was "), place = failure.rfind(" (");
+  if (was == std::string::npos || place == std::string::npos || place < was) return "";
+  return failure.substr(0, was) + " at " + failure.substr(place + 2, failure.size() - place - 3);
+}
+
+// What the newest variant found changed: "opt.lr at model.py:9 keeps changing". What is asked of numbers is looked at
+// where all facts hold.
 std::string changing_fact(const Function& function) {
   const auto variants = function.variants.recent_first();
   if (variants.empty()) return "";
-  if (const std::string number = variants[0]->program.derived.last_guard(); !number.empty())
-    return number + " keeps changing";
-  if (!variants[0]->guards.facts || variants[0]->guards.facts->check()) return "";
-  const std::string failure = variants[0]->guards.facts->first_failure();
-  const size_t was = failure.find(" was "), place = failure.rfind(" (");
-  if (was == std::string::npos || place == std::string::npos || place < was) return "";
-  return failure.substr(0, was) + " at " + failure.substr(place + 2, failure.size() - place - 3) + " keeps changing";
+  std::string what = changed_fact(*variants[0]);
+  if (what.empty()) what = variants[0]->program.derived.last_guard();
+  return what.empty() ? "" : what + " keeps changing";
 }
 
 }  // namespace

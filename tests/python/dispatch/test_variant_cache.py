@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 import warnings
 
 import pytest
@@ -420,3 +421,20 @@ def test_objects_that_are_new_each_time():
             alive.append(State(torch.arange(4.0) + n))
             assert_same(fast(x, alive[-1]), alive[-1].x * 2 + x)
     assert fast.stats().fallbacks == {f"{UNUSED}: state took 9 objects": 31}
+
+
+def test_what_changed_is_named_and_not_what_is_asked_beside_it():
+    """A count that is compared is a guard on a number, and holds at each call."""
+    settings = types.SimpleNamespace(rates=(0.5, 0.25), count=2)
+
+    def f(x):
+        scale = 2.0 if settings.count == 1 else len(str(settings.rates[0]))
+        settings.count += 1
+        return x * scale
+
+    fast, x = fastjit(f, on_unsupported="eager"), torch.ones(3)
+    for step in range(12):
+        settings.rates = (0.5 + step, 0.25)
+        kinds(fast, f, [(x,)])
+    line = f.__code__.co_firstlineno + 1
+    assert fast.stats().fallbacks == {f"{UNUSED}: settings.rates at test_variant_cache.py:{line} keeps changing": 4}
