@@ -257,6 +257,14 @@ Found stepped(const SizedCall&, const NamedSizes& named) {
   return steps.size() == 1 ? std::optional(steps) : std::nullopt;
 }
 
+Found one_hot(const SizedCall& call, const NamedSizes& named) {
+  const Dims classes = named.ints("num_classes");
+  if (classes.size() != 1) return std::nullopt;
+  Dims sizes = call.tensors[0].sizes;
+  sizes.push_back(classes[0]);
+  return sizes;
+}
+
 struct Formula {
   Found (*sizes)(const SizedCall&, const NamedSizes&);
   bool takes_sizes;
@@ -278,6 +286,7 @@ const Formula* formula_of(std::string_view op) {
       {"aten::index_reduce", {like, false}},
       {"aten::linspace", {stepped, true}},
       {"aten::mkldnn_rnn_layer", {recurrent, false}},
+      {"aten::one_hot", {one_hot, true}},
       {"aten::pad", kPad},
       {"aten::pixel_shuffle", {shuffled<true>, false}},
       {"aten::pixel_unshuffle", {shuffled<false>, false}},

@@ -355,6 +355,12 @@ bool have_same_sizes(const Trace& trace, const at::Tensor& a, const at::Tensor& 
 
 DataDims bit(size_t dim) { return DataDims{1} << std::min(dim, kMostDims - 1); }
 
+bool is_told_classes(const Event& event) {
+  if (event.name != "aten::one_hot" || event.args.size() < 2) return false;
+  const c10::IValue& classes = event.args[1].constant;
+  return classes.isInt() && classes.toInt() > 0;
+}
+
 bool makes_data_sizes(const Event& event) {
   if (!event.op) return false;
   const bool by_tag = event.facts.is(OpFlag::SizedByData) && !event.facts.reads();

@@ -10,6 +10,9 @@ using DataDims = uint64_t;
 /// That dim.
 DataDims bit(size_t dim);
 
+/// `one_hot` with a number of classes: its sizes are told, and no data says them.
+bool is_told_classes(const Event& event);
+
 /// The operator itself makes sizes of data.
 bool makes_data_sizes(const Event& event);
 

@@ -222,6 +222,7 @@ void Recorder::Impl::start(const at::RecordFunction& record) {
       event.args.push_back(item(value, is_made));
     }
   }
+  if (is_told_classes(event)) event.facts = OpFlag::Composite;
   if (outermost)
     if (const std::string why = blank.begins(event); !why.empty()) trace.broken = why;
   if (event.facts.is(OpFlag::Lifts) && event.args.size() == 1) {
