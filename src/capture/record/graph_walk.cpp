@@ -1,4 +1,5 @@
 #include "capture/record/graph_walk.h"
+#include "capture/record/tensor_hooks.h"
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/tensor.h>
@@ -155,7 +156,8 @@ std::string GraphWalk::follow(const Edge& edge) {
   const Source& source = trace_.roots[root->second];
   Node& node = *edge.function;
   const bool is_leaf = source.tensor.is_leaf();
-  const bool waits = !node.tensor_pre_hooks().empty() || (!is_leaf && !node.retains_grad_hooks().empty());
+  const bool waits = is_leaf ? has_tensor_hooks(source.tensor)
+                             : !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty();
   return waits ? "a hook waits for that of '" + source.name + "'" : "";
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ranges>
 
+#include "capture/record/tensor_hooks.h"
 #include "dispatch/call/replay.h"
 #include "dispatch/call/tensor_match.h"
 
@@ -42,9 +43,9 @@ const at::Tensor& grad_of(PyObject* owner) noexcept {
 bool has_gradient_hooks(PyObject* leaf) noexcept {
   const auto* meta = autograd_meta(unpack(leaf).unsafeGetTensorImpl());
   if (!meta) return false;
-  if (!meta->hooks_.empty() || meta->post_acc_grad_hooks_) return true;
+  if (capture::has_tensor_hooks(unpack(leaf)) || capture::has_later_hooks(unpack(leaf))) return true;
   const auto node = meta->grad_accumulator_.lock();
-  return node && (!node->pre_hooks().empty() || !node->post_hooks().empty() || !node->tensor_pre_hooks().empty());
+  return node && (!node->pre_hooks().empty() || !node->post_hooks().empty());
 }
 
 PyObject* gradient_of(PyObject* owner) {
