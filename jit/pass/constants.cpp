@@ -112,10 +112,24 @@ class Folder {
       if (needed[id] || graph_[id].op == Op::Input) rewriter.copy(id);
     Graph& to = rewriter.to();
     to.scalars.clear();
-    to.symbols = nullptr;
+    forget_symbols(to);
     for (NodeId id = 0; id < graph_.nodes.size(); ++id)
       if (is_kept_[id]) to.outputs.push_back(rewriter.output(id));
     return std::move(to);
+  }
+
+  /// Sizes that differ from call to call are those of inputs that the part does not read: any numbers do.
+  static void forget_symbols(Graph& part) {
+    const auto forget = [](std::vector<Dim>& dims) {
+      for (Dim& dim : dims) dim = dim.hint();
+    };
+    for (Node& node : part.nodes) {
+      Layout layout = part.layouts[node.layout];
+      forget(layout.sizes);
+      forget(layout.strides);
+      node.layout = part.intern(std::move(layout));
+    }
+    part.symbols = nullptr;
   }
 
   Graph rest() const {

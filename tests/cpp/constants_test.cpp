@@ -48,6 +48,19 @@ TEST_F(Constants, ElementaryFunctionsAreWorthIt) {
   EXPECT_EQ(made->part[made->part.outputs[0]].op, Op::Exp);
 }
 
+TEST_F(Constants, ThePartHasNoSizesThatDiffer) {
+  g.symbols = std::make_shared<Symbols>();
+  const Symbols::Scope scope(g.symbols.get());
+  const Dim rows = g.symbols->add(8, "rows");
+  g.nodes[x].layout = g.intern({{rows, 4}, {4, 1}});
+  g.outputs = {g.pointwise(Op::Mul, {x, g.view(joined(), {{Affine{1, {}}, Affine{0, {{1, 1}}}}}, {rows, 4})})};
+  const auto made = parts();
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->part.symbols, nullptr);
+  EXPECT_NE(ir::print(made->part).find("f32[8,4]"), std::string::npos) << "x, which the part does not read";
+  EXPECT_EQ(ir::verify(made->part), "");
+}
+
 TEST_F(Constants, AResultIsMadeInEachCall) {
   const NodeId made = joined();
   g.outputs = {made};
