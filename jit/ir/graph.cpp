@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "ir/calls.h"
 #include "ir/in_round.h"
 #include "support/mix.h"
 
@@ -109,12 +110,20 @@ bool is_number_of_python(const Graph& graph, NodeId id) {
   return graph[id].op == Op::Result && graph.externs[graph[graph[id].in[0]].attr].kind == ExternKind::Number;
 }
 
+bool has_call(const Graph& graph, NodeId id) {
+  if (graph[id].op != Op::Loop) return graph[id].op == Op::Extern;
+  const Graph& body = *graph.loops[graph[id].attr].body;
+  for (NodeId inner = 0; inner < body.nodes.size(); ++inner)
+    if (has_call(body, inner)) return true;
+  return false;
+}
+
 std::vector<bool> live_nodes(const Graph& graph) {
   std::vector<bool> live(graph.nodes.size(), false);
   for (const NodeId id : graph.outputs) live[id] = true;
   for (const Store& store : graph.stores) live[store.value] = true;
   for (auto id = static_cast<NodeId>(graph.nodes.size()); id-- > 0;) {
-    if (!live[id] && graph[id].op != Op::Extern && !is_number_of_python(graph, id)) continue;
+    if (!live[id] && !has_call(graph, id) && !is_number_of_python(graph, id)) continue;
     live[id] = true;
     for (const NodeId in : graph.operands(id))
       if (in != kNoNode) live[in] = true;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ir/calls.h"
+
 namespace fastjit::pass {
 
 using namespace ir;
@@ -21,7 +23,7 @@ static bool is_foretold(const Graph& graph, NodeId result) {
 bool stays(const Graph& graph, NodeId id) {
   const Op op = graph[id].op;
   if (op == Op::Result) return is_number_of_python(graph, id) || is_foretold(graph, id);
-  return op == Op::Extern || op == Op::Input || op == Op::Scalar;
+  return has_call(graph, id) || op == Op::Input || op == Op::Scalar;
 }
 
 Graph kept(const Graph& graph, const std::vector<bool>& live, std::span<const NodeId> bases) {

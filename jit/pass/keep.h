@@ -7,9 +7,9 @@
 
 namespace fastjit::pass {
 
-/// Inputs and scalars stay even when unused: their numbers are the caller's. Extern calls stay: they may have effects.
-/// So do results of theirs whose sizes were foretold: each call compares these, and what follows from them relies on
-/// it. And numbers that Python computes: it may raise.
+/// Inputs and scalars stay even when unused: their numbers are the caller's. Extern calls stay, also in the rounds of a
+/// loop: they may have effects. So do results of theirs whose sizes were foretold: each call compares these, and what
+/// follows from them relies on it. And numbers that Python computes: it may raise.
 bool stays(const ir::Graph& graph, ir::NodeId id);
 
 /// The values of a live loop, which stand behind it, are live.

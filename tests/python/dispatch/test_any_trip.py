@@ -8,6 +8,7 @@ length, and right all the same. Every test plays its calls in two worlds, eager 
 from __future__ import annotations
 
 import random
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -260,6 +261,34 @@ def test_one_program_serves_any_number_of_rounds(name: str) -> None:
 @pytest.mark.parametrize("name", SERVED)
 def test_few_rounds_or_none_are_as_in_eager(name: str) -> None:
     play(SERVED[name], (10, 12, *SHORT, 15, *SHORT))
+
+
+def draws_for_nothing(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    for _ in range(x.size(0)):
+        torch.rand_like(h)
+    return h + 1
+
+
+def draws_for_the_last(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    noise = h
+    for t in range(x.size(0)):
+        noise = torch.rand_like(h) + x[t] @ W
+    return h + noise
+
+
+@pytest.mark.parametrize("fn", [draws_for_nothing, draws_for_the_last])
+def test_each_round_draws_numbers_that_nobody_reads(fn: Callable[..., Any]) -> None:
+    def seeded(f: Callable[..., Any], x: torch.Tensor, h: torch.Tensor) -> Any:
+        torch.manual_seed(0)
+        return f(x, h), torch.get_rng_state()
+
+    fast = fastjit(fn)
+    for n in LENGTHS:
+        x, h = torch.randn(n, 3, F), torch.randn(3, H)
+        assert_same(seeded(fast, x, h), seeded(fn, x, h))
+    assert fast.stats().hits == len(LENGTHS) - 2
+    assert not fast.stats().fallbacks
+    assert re.search(r"^loop \d+\n    extern", str(fast.inspect("plan")), re.MULTILINE)
 
 
 # ---- loops whose rounds are not alike, or whose values another number of rounds would move ----
