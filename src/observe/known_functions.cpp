@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "observe/errors.h"
 #include "observe/ref.h"
 
 namespace fastjit::observe {
@@ -132,7 +133,8 @@ const char* door_of(int row) noexcept {
 
 std::string callee_text(PyObject* callable) {
   Ref name = Ref::steal(PyObject_GetAttrString(callable, "__qualname__"));
-  if (!name) PyErr_Clear();
+  const bool is_of_c = PyCFunction_Check(callable) || Py_IS_TYPE(callable, &PyMethodDescr_Type);  // has its name
+  if (!name) is_of_c ? put_off_error() : forget_error();
   if (!name || !PyUnicode_Check(name.get())) return Py_TYPE(callable)->tp_name;
   const std::string_view text = PyUnicode_AsUTF8(name.get());
   for (const char* holder : {"pybind11_", "_VariableFunctionsClass."})  // classes that nobody knows by name

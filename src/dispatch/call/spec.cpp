@@ -8,6 +8,7 @@
 
 #include "capture/lower/lower.h"
 #include "dispatch/call/plain_class.h"
+#include "observe/errors.h"
 #include "observe/observe.h"
 
 namespace fastjit::dispatch {
@@ -86,7 +87,7 @@ std::string repr(PyObject* object) {
   const char* chars = text ? PyUnicode_AsUTF8(text) : nullptr;
   std::string out = chars ? chars : "?";
   Py_XDECREF(text);
-  PyErr_Clear();
+  observe::forget_error();
   return out;
 }
 

@@ -1,11 +1,10 @@
 #include "dispatch/learn/asked.h"
 
-#include <torch/csrc/Generator.h>
-
 #include <algorithm>
 #include <unordered_set>
 
 #include "capture/record/generator_calls.h"
+#include "dispatch/learn/generator.h"
 
 namespace fastjit::dispatch {
 namespace {
@@ -82,7 +81,7 @@ bool Recording::uses_generator(observe::Host::OnState what, PyObject* object, Py
   using What = observe::Host::OnState;
   int overflow = 0;
   if (what == What::Made) {
-    if (!THPGenerator_Check(object)) return false;
+    if (!is_generator(object)) return false;
     const at::Generator made = reinterpret_cast<THPGenerator*>(object)->cdata;
     return made.device().is_cpu() && recorder->generator_made(made);
   }
@@ -90,7 +89,7 @@ bool Recording::uses_generator(observe::Host::OnState what, PyObject* object, Py
   const int64_t seed = seeds ? PyLong_AsLongLongAndOverflow(operand, &overflow) : 0;
   if (overflow || (!seeds && !is_plain_tensor(operand))) return false;
   if (what == What::SeedAll) return recorder->generator_used(capture::kManualSeed, {seed}, {}), true;
-  if (!THPGenerator_Check(object)) return false;
+  if (!is_generator(object)) return false;
   const at::Generator generator = reinterpret_cast<THPGenerator*>(object)->cdata;
   if (!generator.device().is_cpu() && !generator.device().is_cuda()) return false;
   if (what == What::Seed) return recorder->generator_used(capture::kSeedGenerator, {generator, seed}, {}), true;

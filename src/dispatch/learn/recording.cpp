@@ -1,7 +1,6 @@
 #include "dispatch/learn/recording.h"
 
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/Generator.h>
 #include <torch/csrc/MemoryFormat.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -17,6 +16,7 @@
 #include "dispatch/learn/compile.h"
 #include "dispatch/learn/free_sizes.h"
 #include "dispatch/learn/fresh_call.h"
+#include "dispatch/learn/generator.h"
 #include "dispatch/learn/messages.h"
 #include "dispatch/learn/refuse.h"
 #include "dispatch/learn/rehearsal.h"
@@ -122,7 +122,7 @@ capture::CallInputs inputs_of(Recording& recording, const FreshCall& call, const
   inputs.varying = call.varying;
   inputs.free_ints = free_ints(recording, call);
   for (PyObject* argument : call.args)
-    if (THPGenerator_Check(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
+    if (is_generator(argument)) inputs.generators.push_back(reinterpret_cast<THPGenerator*>(argument)->cdata);
   inputs.tensor_names = tensor_names(recording.variant->key.spec, names);
   inputs.stand_in_file = observe::kStandInFile;
   inputs.adopt_unknown = pure;

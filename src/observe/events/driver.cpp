@@ -4,6 +4,7 @@
 #if FASTJIT_OBSERVES
 #include <algorithm>
 
+#include "observe/errors.h"
 #include "observe/events/driver.h"
 #include "observe/events/opcode_numbers.h"
 #include "observe/libraries.h"
@@ -94,7 +95,7 @@ void Driver::unsound(const std::string& reason) {
   if (!reason_.empty()) return;
   reason_ = reason;
   if (!rehearsal_) pause_events();  // the rest of the call runs unobserved, at full speed
-  PyErr_Clear();
+  forget_error();
 }
 
 void Driver::tell_unsound() {

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "observe/errors.h"
 #include "observe/events/driver.h"
 #include "support/error.h"
 
@@ -47,7 +48,7 @@ PyObject* on_event(PyObject*, PyObject* const* args, Py_ssize_t count) noexcept 
     driver->unsound("the observer failed: " + support::first_line(e));
   }
   driver->tell_unsound();
-  PyErr_Clear();
+  forget_error();
   constexpr bool kMayRaise = handle == &on_enter || handle == &on_instruction;
   if (kMayRaise && driver->stops()) return PyErr_SetString(PyExc_RuntimeError, kStopped), nullptr;
   Py_RETURN_NONE;

@@ -2,6 +2,7 @@
 #include "observe/observe.h"
 
 #if FASTJIT_OBSERVES && PY_VERSION_HEX < 0x030C0000
+#include "observe/errors.h"
 #include "observe/events/driver.h"
 #include "support/error.h"
 
@@ -44,7 +45,7 @@ int on_event(PyObject*, PyFrameObject* frame, int what, PyObject* arg) noexcept 
     driver->unsound("the observer failed: " + support::first_line(e));
   }
   driver->tell_unsound();
-  PyErr_Clear();
+  forget_error();
   const bool may_raise = what == PyTrace_OPCODE || what == PyTrace_CALL;
   return driver->stops() && may_raise ? raise_stop() : 0;
 }

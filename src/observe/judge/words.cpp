@@ -1,4 +1,5 @@
 // Objects and effects in words. Needs no observer.
+#include "observe/errors.h"
 #include "observe/observe.h"
 
 namespace fastjit::observe {
@@ -20,7 +21,7 @@ std::string words(PyObject* o) {
   if (!plain) return Py_TYPE(o)->tp_name;
   Ref text = Ref::steal(PyObject_Repr(o));
   const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  if (!utf8) return PyErr_Clear(), Py_TYPE(o)->tp_name;
+  if (!utf8) return forget_error(), Py_TYPE(o)->tp_name;
   std::string s = utf8;
   return s.size() <= 60 ? s : s.substr(0, 57) + "...";
 }
