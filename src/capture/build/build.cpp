@@ -57,6 +57,11 @@ void check_leaves(const Trace& trace, const std::vector<Use>& leaves) {
   }
 }
 
+/// Python raises for some operands, or gives no float.
+bool may_raise(NumberOp::Kind kind) {
+  return kind == NumberOp::Kind::Div || kind == NumberOp::Kind::Pow || kind == NumberOp::Kind::Sqrt;
+}
+
 }  // namespace
 
 // Whether torch may run the outermost operator as it is, of which some numbers differ from call to call.
@@ -298,6 +303,8 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
     graph_.outputs.push_back(trace_.device.is_cpu() ? graph_.fresh_copy(node, {}) : node);
     capture.result_values.push_back(value);
   }
+  for (const auto& [number, computed] : trace_.computed)
+    if (may_raise(computed.op.kind)) number_node(number);  // whether or not anybody reads it
   fix_sizes_read();
   settle_size_numbers();
   settle_copies();

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fastjit import fastjit
-from helpers import assert_same, clone_args
+from helpers import assert_same, clone_args, outcome
 
 
 def by_sign(x):
@@ -704,3 +704,66 @@ def test_values_that_only_look_like_constants():
     for by in (0.3, 0.8, -0.7, 0.3, 0.8, 0.1):
         agree(fast, moved, torch.ones(4), by)
     assert fast.stats().fallbacks == {}
+
+
+def divides(x):
+    1.0 / float(x[0])
+    return x + 1
+
+
+def divides_what_it_computed(x):
+    a = float(x[0]) * 2
+    b = 1 / a
+    del b
+    return x + a
+
+
+def raises_to_a_power(x):
+    float(x[0]) ** -1
+    return x + 1
+
+
+def takes_a_root(x):
+    math.sqrt(float(x[0]))
+    return x + 1
+
+
+def divides_in_rounds(x):
+    for t in range(x.shape[0]):
+        1.0 / float(x[t])
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "bad"),
+    [
+        (divides, 0.0),
+        (divides_what_it_computed, 0.0),
+        (raises_to_a_power, 0.0),
+        (takes_a_root, -1.0),
+        (divides_in_rounds, 0.0),
+    ],
+)
+def test_what_python_computes_and_nobody_reads_raises_as_in_eager(fn, bad):
+    fast = fastjit(fn)
+    for value in (1.5, 2.5, bad, 4.0, bad, 5.0):
+        x = torch.full((12,), value)
+        assert outcome(fast, x) == outcome(fn, x) if value == bad else torch.equal(fast(x), fn(x))
+    stats = fast.stats()
+    assert stats.hits == 3
+    assert sum(stats.fallbacks.values()) == 2
+    assert "is computed otherwise by Python" in next(iter(stats.fallbacks))
+
+
+def test_what_python_computes_of_a_size_and_nobody_reads_raises_as_in_eager():
+    def fn(x):
+        1 / (x.shape[0] - 7)
+        return x + 1
+
+    fast = fastjit(fn)
+    for n in (3, 4, 5, 6):
+        agree(fast, fn, torch.randn(n))
+    assert fast.stats().hits == 2
+    with pytest.raises(ZeroDivisionError):
+        fast(torch.randn(7))
+    agree(fast, fn, torch.randn(8))
