@@ -221,6 +221,13 @@ void GraphBuilder::fix_number(uint32_t number) {
     if (operand >= 0) fix_number(static_cast<uint32_t>(operand));
 }
 
+// Python raises where a size makes the divisor 0.
+static bool may_raise(const SizeNumber& how) {
+  const bool is_computed = how.tensor == kNone && how.loop == kNone && !how.is_given;
+  return is_computed && (how.op == support::IntArithmetic::FloorDiv || how.op == support::IntArithmetic::Mod) &&
+         how.operands[1].is_size();
+}
+
 // The result holds this number.
 void GraphBuilder::give_size(uint32_t number) {
   if (const LoopRound made = made_in(number); made.loop != kNone) fix_loop(made.loop);
@@ -340,6 +347,11 @@ void GraphBuilder::settle_size_numbers() {
   for (const uint32_t number : unplaced_) fix_number(number);
   for (uint32_t number = 0; number < scalars_.bound.size(); ++number)
     if (!scalars_.bound[number]) fix_number(number);
+  for (const auto& [number, how] : trace_.size_numbers) {
+    if (!may_raise(how) || size_dims_.contains(number)) continue;
+    if (const LoopRound made = made_in(number); made.loop != kNone) fix_loop(made.loop);
+    size_of(number);  // whether or not anybody reads it
+  }
   settle_indices();
   settle_loops();
   for (size_t i = 0; i < trace_.size_tests.size(); ++i) {

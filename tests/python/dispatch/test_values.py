@@ -755,13 +755,25 @@ def test_what_python_computes_and_nobody_reads_raises_as_in_eager(fn, bad):
     assert "is computed otherwise by Python" in next(iter(stats.fallbacks))
 
 
-def test_what_python_computes_of_a_size_and_nobody_reads_raises_as_in_eager():
-    def fn(x):
-        1 / (x.shape[0] - 7)
-        return x + 1
+def divides_by_a_size(x):
+    1 / (x.shape[0] - 7)
+    return x + 1
 
+
+def divides_ints_by_a_size(x):
+    x.shape[0] // (x.shape[0] - 7)
+    return x + 1
+
+
+def rest_of_a_size(x):
+    x.shape[0] % (x.shape[0] - 7)
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [divides_by_a_size, divides_ints_by_a_size, rest_of_a_size])
+def test_what_python_computes_of_a_size_and_nobody_reads_raises_as_in_eager(fn):
     fast = fastjit(fn)
-    for n in (3, 4, 5, 6):
+    for n in (9, 10, 11, 12):
         agree(fast, fn, torch.randn(n))
     assert fast.stats().hits == 2
     with pytest.raises(ZeroDivisionError):
