@@ -62,6 +62,14 @@ bool may_raise(NumberOp::Kind kind) {
   return kind == NumberOp::Kind::Div || kind == NumberOp::Kind::Pow || kind == NumberOp::Kind::Sqrt;
 }
 
+/// Torch refuses negative sizes, also of what nobody reads.
+void ask_for_sizes(const ir::Graph& graph) {
+  if (!graph.symbols) return;
+  for (const ir::Layout& layout : graph.layouts)
+    for (const ir::Dim size : layout.sizes)
+      if (size.is_symbolic()) static_cast<void>(size < 0);
+}
+
 }  // namespace
 
 // Whether torch may run the outermost operator as it is, of which some numbers differ from call to call.
@@ -305,6 +313,7 @@ std::string GraphBuilder::run(const std::vector<Use>& outputs, const std::vector
   }
   for (const auto& [number, computed] : trace_.computed)
     if (may_raise(computed.op.kind)) number_node(number);  // whether or not anybody reads it
+  ask_for_sizes(graph_);
   fix_sizes_read();
   settle_size_numbers();
   settle_copies();

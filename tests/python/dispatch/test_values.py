@@ -779,3 +779,29 @@ def test_what_python_computes_of_a_size_and_nobody_reads_raises_as_in_eager(fn):
     with pytest.raises(ZeroDivisionError):
         fast(torch.randn(7))
     agree(fast, fn, torch.randn(8))
+
+
+def makes_zeros(x):
+    torch.zeros(x.shape[0] - 7)
+    return x + 1
+
+
+def expands(x):
+    x[:, None].expand(-1, x.shape[0] - 7)
+    return x + 1
+
+
+def unfolds(x):
+    x.unfold(0, 7, 1)
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [makes_zeros, expands, unfolds])
+def test_what_torch_refuses_of_a_size_raises_where_nobody_reads_it(fn):
+    fast = fastjit(fn)
+    for n in (9, 10, 11, 12):
+        agree(fast, fn, torch.randn(n))
+    assert fast.stats().hits == 2
+    with pytest.raises(RuntimeError):
+        fast(torch.randn(5))
+    agree(fast, fn, torch.randn(8))
