@@ -1,7 +1,9 @@
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <pybind11/pybind11.h>
 
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <functional>
 
@@ -11,6 +13,7 @@
 #include "dispatch/learn/refuse.h"
 #include "dispatch/run/pool.h"
 #include "pass/constants.h"
+#include "pass/number_lists.h"
 #include "pass/recompute.h"
 #include "runtime/fork_gate.h"
 #include "support/beside.h"
@@ -108,6 +111,35 @@ void make_checkpoints_again(capture::Capture& captured) {
   captured.graph = pass::recompute(captured.graph, captured.checkpoints);
 }
 
+at::Tensor tensor_of(const pass::NumberList& list) {
+  at::Tensor made = at::detail::empty_cpu({static_cast<int64_t>(list.bits.size())}, capture::to_torch(list.dtype));
+  const auto fill = [&]<class T>(T* to) {
+    for (const uint64_t bits : list.bits)
+      *to++ = ir::is_float(list.dtype) ? static_cast<T>(std::bit_cast<double>(bits)) : static_cast<T>(bits);
+  };
+  switch (list.dtype) {
+    case ir::DType::F32:
+      fill(made.mutable_data_ptr<float>());
+      break;
+    case ir::DType::F64:
+      fill(made.mutable_data_ptr<double>());
+      break;
+    case ir::DType::I32:
+      fill(made.mutable_data_ptr<int32_t>());
+      break;
+    default:
+      fill(made.mutable_data_ptr<int64_t>());
+  }
+  return made;
+}
+
+void list_numbers(Pending& pending) {
+  auto listed = pass::list_numbers(pending.compilation->captured);
+  if (!listed) return;
+  pending.compilation->captured = std::move(listed->rest);
+  for (const pass::NumberList& list : listed->lists) pending.numbers.push_back(tensor_of(list));
+}
+
 // Of a call that does not go back: what the second half keeps is eager's.
 void fold_constants(const Recording& recording, Pending& pending) {
   const capture::Capture& captured = recording.captured_graph;
@@ -142,8 +174,10 @@ std::shared_ptr<Pending> begin(Recording& recording) {
       begin(recording.function, variant, device, std::move(recording.captured_graph.graph));
   if (way.way)
     pending->compilation->context.channels_last = false;  // chosen for both ways
-  else if (device.is_cpu())
+  else if (device.is_cpu()) {
     fold_constants(recording, *pending);
+    list_numbers(*pending);
+  }
   pending->executable = std::make_unique<Executable>();
   pending->executable->calls = std::move(recording.captured_graph.calls);
   pending->executable->numbers = std::move(recording.captured_graph.numbers);
@@ -198,7 +232,18 @@ void take(Function& function, Variant& variant, Executable& executable, Compilat
   log_origins(function, variant, origins, made.ms);
 }
 
-// Runs the program of what is the same in every call. The tensors that it makes are found as the call's constants are.
+// Tensors of the variant's own are its next inputs. They are found as the call's constants are.
+void add_inputs(Variant& variant, const ir::Graph& graph, std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) {
+    const auto object = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
+    const auto place = static_cast<uint32_t>(variant.guards.captured.size());
+    variant.guards.captured.add(object.ptr(), graph.inputs[variant.program.inputs.size()].name);
+    variant.guards.held.push_back(std::move(tensor));  // which keeps its object
+    variant.program.inputs.push_back({capture::InputSource::Kind::Captured, place});
+  }
+}
+
+// Runs the program of what is the same in every call.
 void add_constants(Function& function, Variant& variant, const Pending& pending) {
   Executable once;
   take(function, variant, once, *pending.constants->made);
@@ -208,14 +253,7 @@ void add_constants(Function& function, Variant& variant, const Pending& pending)
   const c10::InferenceMode plain(false);
   Tensors made;
   run(once, once.program, inputs.data(), nullptr, made);
-  const std::vector<ir::InputInfo>& names = pending.compilation->captured.inputs;
-  for (at::Tensor& tensor : made) {
-    const auto object = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
-    const auto place = static_cast<uint32_t>(variant.guards.captured.size());
-    variant.guards.captured.add(object.ptr(), names[variant.program.inputs.size()].name);
-    variant.guards.held.push_back(std::move(tensor));  // which keeps its object
-    variant.program.inputs.push_back({capture::InputSource::Kind::Captured, place});
-  }
+  add_inputs(variant, pending.compilation->captured, {made.begin(), made.end()});
 }
 
 // Once the program is whole.
@@ -303,6 +341,7 @@ void install(Function& function, Variant& variant, Pending& pending) {
   variant.inspection.keys.clear();
   take(function, variant, executable, made);
   if (pending.constants) add_constants(function, variant, pending);
+  add_inputs(variant, pending.compilation->captured, std::move(pending.numbers));
   if (pending.compilation->target.kind == backend::Target::Kind::Cuda) {
     variant.program.device = pending.device.index();
     executable.load_on_cuda(pending.device.index());

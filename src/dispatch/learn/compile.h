@@ -55,6 +55,7 @@ struct Pending {
   std::shared_ptr<Compilation> compilation;
   std::shared_ptr<Compilation> constants;   // a program that runs once: its results are the last inputs; null: none
   std::vector<at::Tensor> constant_inputs;  // what it is given: per input of its graph, those that it reads
+  std::vector<at::Tensor> numbers;          // lists of them, which are inputs behind these
   std::unique_ptr<Executable> executable;   // what the recording gave of it
   std::shared_ptr<WayBack> back;            // of a call with gradients
   std::vector<capture::ValueGuard> values;
