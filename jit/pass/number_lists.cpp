@@ -16,9 +16,16 @@ namespace {
 // Fewer rounds are compiled as soon each by itself, with the numbers in their code.
 constexpr size_t kFewest = 8;
 
-bool may_be_listed(const Node& node) {
-  const bool has_type = is_float(node.dtype) || node.dtype == DType::I64 || node.dtype == DType::I32;
-  return node.op == Op::Const && node.rank == 0 && has_type;
+/// Integers are divided by numbers in the code alone (ir/op.def).
+bool is_integer_divisor(const Node& reader, size_t k) {
+  const bool divides =
+      reader.op == Op::Div || reader.op == Op::FloorDiv || reader.op == Op::Remainder || reader.op == Op::Fmod;
+  return divides && k == 1 && !is_float(reader.dtype);
+}
+
+bool may_be_listed(const Node& number, const Node& reader, size_t k) {
+  const bool has_type = is_float(number.dtype) || number.dtype == DType::I64 || number.dtype == DType::I32;
+  return number.op == Op::Const && number.rank == 0 && has_type && !is_integer_divisor(reader, k);
 }
 
 class Lister {
@@ -47,7 +54,7 @@ class Lister {
       const Node& node = graph_[id];
       if (!is_pointwise(node.op)) continue;
       for (size_t k = 0; k < static_cast<size_t>(info(node.op).arity); ++k)
-        if (const Node& in = graph_[node.in[k]]; may_be_listed(in))
+        if (const Node& in = graph_[node.in[k]]; may_be_listed(in, node, k))
           groups[{node.line, node.op, in.dtype, is_commutative(node.op) ? 0 : k}].emplace_back(id, k);
     }
     for (const auto& [what, uses] : groups) {

@@ -35,13 +35,20 @@ TEST(NumberLists, HaveAnElementForEachRound) {
   for (const uint64_t bits : made->lists[0].bits) listed.push_back(std::bit_cast<double>(bits));
   EXPECT_EQ(listed, numbers);
   EXPECT_EQ(made->rest.inputs.size(), 2u);
-  for (const Node& node : made->rest.nodes)
-    EXPECT_TRUE(node.op != Op::Mul || made->rest[node.in[1]].op == Op::View);
+  for (const Node& node : made->rest.nodes) EXPECT_TRUE(node.op != Op::Mul || made->rest[node.in[1]].op == Op::View);
 }
 
 TEST(NumberLists, AreNotMadeOfAFewNumbers) {
   EXPECT_FALSE(pass::list_numbers(rounds_with({1, 2, 3})));
   EXPECT_FALSE(pass::list_numbers(rounds_with(std::vector<double>(50, 0.5)))) << "that are the same in all rounds";
+}
+
+TEST(NumberLists, HaveNoDivisorsOfIntegers) {
+  Graph g;
+  NodeId y = g.input(DType::I64, {{8}, {1}}, {"x"});
+  for (int64_t i = 1; i < 20; ++i) y = g.pointwise(Op::FloorDiv, {y, g.constant_int(DType::I64, i)});
+  g.outputs = {y};
+  EXPECT_FALSE(pass::list_numbers(g));
 }
 
 }  // namespace

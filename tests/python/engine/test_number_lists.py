@@ -76,6 +76,16 @@ def test_rounds_with_numbers_of_their_own_share_kernels(function: Any, dtype: An
     assert "loop" in many.inspect("plan") or "rounds" in many.inspect("plan")
 
 
+def test_integers_are_divided_by_numbers_in_the_code() -> None:
+    def divided(x: Any, rounds: int) -> Any:
+        h = (x * 1000).to(torch.int64)
+        for i in range(rounds):
+            h = (h * 5 + 1) // (i + 1) + h % (i + 2) + torch.div(h, i + 3, rounding_mode="trunc")
+        return h
+
+    played(divided, 12, torch.randn(50))
+
+
 def test_few_numbers_stay_in_the_code() -> None:
     fast = played(sharpened, 5, torch.randn(4, 32))
     assert "numbers of" not in str(fast.inspect("ir"))
