@@ -34,6 +34,14 @@ std::vector<std::string> effects_of(const Variant& variant) {
   return variant.program.replay ? variant.program.replay->describe() : std::vector<std::string>{};
 }
 
+/// What passes make of the recording, as they did for the program.
+ir::Graph made_anew(const Variant& known, const Recording& recording) {
+  const pass::PassContext context = context_for(recording.function, device_of(known));
+  const capture::Capture& captured = recording.captured_graph;
+  const bool folds = !known.program.back && device_of(known).is_cpu();
+  return pass::run(folds ? without_constants(captured) : captured.graph, context);
+}
+
 void count_checked(Function& function, const Variant& known) {
   ++function.stats.hits;
   function.variants.count_served(known);
@@ -68,9 +76,7 @@ PyObject* check_recording(FunctionObject* self, const Variant& known, PyObject* 
     difference = "it read other values of tensors";
   const bool has_rounds = !known.inspection.captured.traced.empty();  // as many as its recording had
   if (difference.empty() && comparable && !has_data_sizes && !has_rounds)
-    difference = first_difference(
-        program_of(known.inspection.graph),
-        program_of(pass::run(recording.captured_graph.graph, context_for(function, device_of(known)))));
+    difference = first_difference(program_of(known.inspection.graph), program_of(made_anew(known, recording)));
   if (difference.empty() && comparable)
     difference = first_difference({known.program.recipe.text()}, {recording.variant->program.recipe.text()});
   if (difference.empty()) {

@@ -140,22 +140,32 @@ void list_numbers(Pending& pending) {
   for (const pass::NumberList& list : listed->lists) pending.numbers.push_back(tensor_of(list));
 }
 
-// Of a call that does not go back: what the second half keeps is eager's.
-void fold_constants(const Recording& recording, Pending& pending) {
-  const capture::Capture& captured = recording.captured_graph;
-  std::vector<bool> constant(captured.inputs.size(), false);
+// Per input of the graph: the tensor, if it is the same in every call.
+std::vector<at::Tensor> constant_inputs(const capture::Capture& captured) {
   std::vector<at::Tensor> tensors(captured.inputs.size());
   for (size_t i = 0; i < captured.inputs.size(); ++i) {
     if (captured.inputs[i].kind != capture::InputSource::Kind::Captured) continue;
     const at::Tensor& tensor = unpack(captured.captured[captured.inputs[i].index]);
-    constant[i] = std::ranges::any_of(captured.constants, [&](const at::Tensor& one) { return one.is_same(tensor); });
-    if (constant[i]) tensors[i] = tensor;
+    const auto is_it = [&](const at::Tensor& one) { return one.is_same(tensor); };
+    if (std::ranges::any_of(captured.constants, is_it)) tensors[i] = tensor;
   }
-  auto parts = pass::fold_constants(pending.compilation->captured, constant);
+  return tensors;
+}
+
+std::optional<pass::ConstantParts> fold_constants(const ir::Graph& graph, const std::vector<at::Tensor>& inputs) {
+  std::vector<bool> constant;
+  for (const at::Tensor& input : inputs) constant.push_back(input.defined());
+  return pass::fold_constants(graph, constant);
+}
+
+// Of a call that does not go back: what the second half keeps is eager's.
+void fold_constants(const Recording& recording, Pending& pending) {
+  std::vector<at::Tensor> inputs = constant_inputs(recording.captured_graph);
+  auto parts = fold_constants(pending.compilation->captured, inputs);
   if (!parts) return;
   pending.compilation->captured = std::move(parts->rest);
   pending.constants = pending.compilation->like(std::move(parts->part));
-  pending.constant_inputs = std::move(tensors);
+  pending.constant_inputs = std::move(inputs);
 }
 
 std::shared_ptr<Pending> begin(Recording& recording) {
@@ -289,6 +299,13 @@ std::unique_ptr<Compilation> Compilation::like(ir::Graph graph) const {
   other->origin = {origin.function, origin.signature, entry_text(other->captured)};
   other->mode = mode;
   return other;
+}
+
+ir::Graph without_constants(const capture::Capture& captured) {
+  auto parts = fold_constants(captured.graph, constant_inputs(captured));
+  ir::Graph rest = parts ? std::move(parts->rest) : captured.graph;
+  auto listed = pass::list_numbers(rest);
+  return listed ? std::move(listed->rest) : rest;
 }
 
 pass::PassContext context_for(const Function& function, c10::Device device) {

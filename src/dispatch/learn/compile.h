@@ -45,6 +45,9 @@ struct Compilation {
 /// Gives a program what was made of it: all but the calls of torch's, which it has. Executable::prepare() comes next.
 void fill(Executable& executable, Compilation::Made& made);
 
+/// What is compiled of a call that does not go back, on the CPU: the graph without what is the same in every call.
+ir::Graph without_constants(const capture::Capture& captured);
+
 pass::PassContext context_for(const Function& function, c10::Device device);
 /// Whether programs on the CPU can be had of the capture, and of its way back, in which loops of ir::Graph::traced run
 /// any number of rounds.

@@ -327,14 +327,16 @@ bool is_waited_for(const autograd::Edge& edge) {
   return edge.function && (!edge.function->post_hooks().empty() || edge.function->tensor_post_acc_grad_hooks());
 }
 
-// For each group of results that reach sources which the others do not: what leads there.
+// For each group of results that reach sources which the others do not: what leads there. `maker`: none is needed where
+// there are no such groups.
 std::vector<NodePointer> nodes_of_some(const Backward& backward, const Tensors& outputs,
-                                       const std::shared_ptr<Maker>& maker) {
+                                       std::shared_ptr<Maker>& maker) {
   const uint64_t all = backward.whole().results;
   std::set<uint64_t> groups;
   for (const Backward::Source& source : backward.sources)
     if (source.reached_by != all) groups.insert(source.reached_by);
   std::vector<NodePointer> nodes;
+  if (!groups.empty()) maker = std::make_shared<Maker>();
   for (const uint64_t group : groups) {
     const NodePointer& node = nodes.emplace_back(make_node<SourcesOfSome>(group, maker));
     for (size_t i = 0; i < backward.results.size(); ++i)
@@ -391,11 +393,11 @@ void hang_node(const std::shared_ptr<const Backward>& backward, Tensors& outputs
   NodePointer next;
   if (!backward->is_over && std::ranges::any_of(edges, is_waited_for))
     std::tie(way, next) = make_parts(backward, edges, outputs[backward->results[0].output].options());
-  const auto maker = std::make_shared<Maker>();
+  std::shared_ptr<Maker> maker;
   const std::vector<NodePointer> some = nodes_of_some(*backward, outputs, maker);
   const NodePointer pointer = make_node<BackwardNode>(backward, scalars, sizes);
   auto& node = static_cast<BackwardNode&>(*pointer);
-  if (!some.empty()) node.set_as_maker(maker);
+  if (maker) node.set_as_maker(maker);
   node.lead_to(std::move(edges), some, std::move(way), std::move(next));
   const bool is_one = backward->results.size() == 1;
   for (uint32_t i = 0; i < backward->results.size(); ++i) {
