@@ -35,6 +35,8 @@ from _program import Made, Program, program
 from fastjit._bench import check, measure
 from fastjit._bench.variants import BUILDERS, Absent, Built, build, own_copy, quiet
 
+sys.modules["coverage"] = None  # type: ignore[assignment]  # numba would take benchmarks/coverage.py for the package
+
 CHECKED = 3
 EAGER_CALLS, WARM_CALLS = 2, 6  # before a call's peak is taken
 PLANNED = 5  # functions made anew, of which the least counts
