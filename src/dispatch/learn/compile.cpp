@@ -133,13 +133,6 @@ at::Tensor tensor_of(const pass::NumberList& list) {
   return made;
 }
 
-void list_numbers(Pending& pending) {
-  auto listed = pass::list_numbers(pending.compilation->captured);
-  if (!listed) return;
-  pending.compilation->captured = std::move(listed->rest);
-  for (const pass::NumberList& list : listed->lists) pending.numbers.push_back(tensor_of(list));
-}
-
 // Per input of the graph: the tensor, if it is the same in every call.
 std::vector<at::Tensor> constant_inputs(const capture::Capture& captured) {
   std::vector<at::Tensor> tensors(captured.inputs.size());
@@ -152,19 +145,37 @@ std::vector<at::Tensor> constant_inputs(const capture::Capture& captured) {
   return tensors;
 }
 
-std::optional<pass::ConstantParts> fold_constants(const ir::Graph& graph, const std::vector<at::Tensor>& inputs) {
+// A graph in two: what each call does of it, and what is the same in all of them.
+struct Parted {
+  ir::Graph rest;  // has the results of `once`, and the lists, for its last inputs
+  std::optional<ir::Graph> once;
+  std::vector<pass::NumberList> lists;
+};
+
+// `inputs`: those of the graph that are constant.
+Parted parted_graph(ir::Graph graph, const std::vector<at::Tensor>& inputs) {
   std::vector<bool> constant;
   for (const at::Tensor& input : inputs) constant.push_back(input.defined());
-  return pass::fold_constants(graph, constant);
+  Parted parted{std::move(graph), {}, {}};
+  if (auto parts = pass::fold_constants(parted.rest, constant)) {
+    parted.rest = std::move(parts->rest);
+    parted.once = std::move(parts->part);
+  }
+  if (auto listed = pass::list_numbers(parted.rest)) {
+    parted.rest = std::move(listed->rest);
+    parted.lists = std::move(listed->lists);
+  }
+  return parted;
 }
 
 // Of a call that does not go back: what the second half keeps is eager's.
-void fold_constants(const Recording& recording, Pending& pending) {
+void take_constants_out(const Recording& recording, Pending& pending) {
   std::vector<at::Tensor> inputs = constant_inputs(recording.captured_graph);
-  auto parts = fold_constants(pending.compilation->captured, inputs);
-  if (!parts) return;
-  pending.compilation->captured = std::move(parts->rest);
-  pending.constants = pending.compilation->like(std::move(parts->part));
+  Parted parted = parted_graph(std::move(pending.compilation->captured), inputs);
+  pending.compilation->captured = std::move(parted.rest);
+  for (const pass::NumberList& list : parted.lists) pending.numbers.push_back(tensor_of(list));
+  if (!parted.once) return;
+  pending.constants = pending.compilation->like(std::move(*parted.once));
   pending.constant_inputs = std::move(inputs);
 }
 
@@ -184,10 +195,8 @@ std::shared_ptr<Pending> begin(Recording& recording) {
       begin(recording.function, variant, device, std::move(recording.captured_graph.graph));
   if (way.way)
     pending->compilation->context.channels_last = false;  // chosen for both ways
-  else if (device.is_cpu()) {
-    fold_constants(recording, *pending);
-    list_numbers(*pending);
-  }
+  else if (device.is_cpu())
+    take_constants_out(recording, *pending);
   pending->executable = std::make_unique<Executable>();
   pending->executable->calls = std::move(recording.captured_graph.calls);
   pending->executable->numbers = std::move(recording.captured_graph.numbers);
@@ -302,10 +311,7 @@ std::unique_ptr<Compilation> Compilation::like(ir::Graph graph) const {
 }
 
 ir::Graph without_constants(const capture::Capture& captured) {
-  auto parts = fold_constants(captured.graph, constant_inputs(captured));
-  ir::Graph rest = parts ? std::move(parts->rest) : captured.graph;
-  auto listed = pass::list_numbers(rest);
-  return listed ? std::move(listed->rest) : rest;
+  return parted_graph(captured.graph, constant_inputs(captured)).rest;
 }
 
 pass::PassContext context_for(const Function& function, c10::Device device) {

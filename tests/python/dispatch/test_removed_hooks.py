@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fastjit
+from gradient_tools import whole_step
 
 
 def halve(p: torch.Tensor) -> None:
@@ -30,16 +31,7 @@ def test_whole_steps_behind_hooks(kind, recorded_before):
     plain = copy.deepcopy(net)
 
     def make(net):
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-        def step(x):
-            optimizer.zero_grad()
-            loss = net(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        return step
+        return whole_step(net, torch.optim.SGD(net.parameters(), lr=0.1))
 
     fast, eager = fastjit.fastjit(make(net), on_unsupported="eager"), make(plain)
     handles: list = []
