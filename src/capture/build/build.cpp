@@ -132,6 +132,9 @@ static Capture try_build(Trace& trace, const CallInputs& inputs, const std::vect
         if (!forced.storages.insert(parts.storage).second)
           unsound("a write to a part of a tensor could not be expressed");
         continue;
+      } catch (const ReadsFar& far) {
+        analysis.far_reads.insert(far.reads);
+        continue;
       } catch (const Unsound&) {
         if (scalars.places.empty()) throw;
         if (whole.empty()) scalars.refuse_all();  // constants may do
@@ -247,7 +250,8 @@ GraphBuilder::GraphBuilder(const Trace& trace, const CallInputs& inputs, const A
       numerics_(numerics),
       graph_(capture.graph),
       traced_(trace.loops.size(), ir::TracedRound::kNone),
-      states_(trace.tensors.size()) {
+      states_(trace.tensors.size()),
+      far_reads_(analysis.far_reads) {
   for (const auto& [event, scalar] : trace.value_scalars) read_.insert(scalar);
   if (inputs.for_any_size()) way_ = std::make_unique<WaySizes>(trace, inputs, scalars);
   free_sizes();

@@ -32,6 +32,19 @@ struct NotParted {
   uint32_t storage;
 };
 
+/// Reads of parts of a storage that stand in one line.
+struct LineRead {
+  uint32_t line, storage;
+  auto operator<=>(const LineRead&) const = default;
+};
+
+/// Each of these reads is of an earlier write than the one before, and by now of one that is too far back to look for:
+/// a loop goes back over what another one wrote. Its rounds are to be alike (Analysis::far_reads). Thrown inside the
+/// builder only.
+struct ReadsFar {
+  LineRead reads;
+};
+
 /// Fills a tensor with random numbers; torch has the same as a new tensor, too.
 inline constexpr std::string_view kDraws = "aten::bernoulli_.float";
 
@@ -69,6 +82,7 @@ struct Analysis {
   std::vector<std::optional<c10::Scalar>> lifted;  // per tensor: torch.tensor(2.0), or the number of y[0] = 2.0
   std::vector<uint32_t> storage;                   // per tensor: where it lived when first seen in a step
   std::vector<Use> first;                          // per tensor
+  std::set<LineRead> far_reads;                    // that are given the newest write at most
   static constexpr int64_t kUnknown = -2;
 };
 
@@ -506,9 +520,12 @@ class GraphBuilder {
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint32_t>> calls_in_;  // (loop, round) -> its Capture::calls
   bool is_settling_ = false;                                                 // all steps are made
   std::vector<State> states_;
-  std::vector<uint32_t> rebound_;                                  // roots that got a new value, in order
-  std::unordered_map<uint32_t, ir::NodeId> parted_;                // parted storage -> its base's value now
-  std::unordered_map<uint32_t, uint32_t> parted_roots_;            // parted storage -> the root that lies in it
+  std::vector<uint32_t> rebound_;                          // roots that got a new value, in order
+  std::unordered_map<uint32_t, ir::NodeId> parted_;        // parted storage -> its base's value now
+  std::unordered_map<uint32_t, uint32_t> parted_roots_;    // parted storage -> the root that lies in it
+  std::set<std::pair<uint32_t, uint32_t>> written_parts_;  // (parted storage, Graph::maps of a part)
+  std::set<LineRead> edge_, beyond_;  // reads of the last write that is looked for, and of earlier ones
+  std::set<LineRead> far_reads_;      // Analysis::far_reads, and those that have been met since
   std::unordered_map<ir::NodeId, uint32_t> undefined_;             // Undef -> its parted storage
   std::unordered_map<uint32_t, ir::NodeId> input_nodes_;           // root tensor -> its Input node
   std::unordered_set<uint32_t> given_away_;                        // storages of results

@@ -112,12 +112,20 @@ ir::NodeId GraphBuilder::value_at(uint32_t storage, const std::vector<ir::Node>&
   const ir::NodeId base = parted_.at(storage);
   const auto map = map_of(path);
   const std::vector<ir::Dim>* sizes = path.empty() ? nullptr : &graph_.layouts[path.back().layout].sizes;
+  const LineRead here{line_, storage};
+  const int most = far_reads_.contains(here) ? 1 : kMostSteps;
   ir::NodeId at = base;
-  for (int step = 0; map && step < kMostSteps && graph_[at].op == ir::Op::Update; ++step) {
+  int step = 0;
+  for (; map && step < most && graph_[at].op == ir::Op::Update; ++step) {
     support::count_work();
     const ir::IndexMap& written = graph_.maps[graph_[at].attr];
     const ir::NodeId value = graph_[at].in[1];
-    if (written == *map && ir::identical(graph_.sizes(value), *sizes)) return value;
+    if (written == *map && ir::identical(graph_.sizes(value), *sizes)) {
+      if (step + 1 < kMostSteps) return value;
+      if (!beyond_.contains(here)) return edge_.insert(here), value;
+      far_reads_.insert(here);  // later rounds read what was written later: the last of them would be others
+      break;
+    }
     if (!are_apart(written, graph_.sizes(value), *map, *sizes)) break;
     at = graph_[at].in[0];
   }
@@ -125,6 +133,10 @@ ir::NodeId GraphBuilder::value_at(uint32_t storage, const std::vector<ir::Node>&
   for (ir::Node view : path) {
     view.in[0] = node;
     node = graph_.append(view);
+  }
+  if (step == kMostSteps && path.size() == 1 && written_parts_.contains({storage, graph_[node].attr})) {
+    if (edge_.contains(here)) throw ReadsFar{here};
+    beyond_.insert(here);
   }
   return node;
 }
@@ -179,6 +191,7 @@ void GraphBuilder::write_part(const Use& target, ir::NodeId value) {
     auto map = map_of(state.path);
     if (!map) throw NotParted{target.storage};
     if (!holds(base, value, *map)) base = graph_.update(base, value, std::move(*map));
+    written_parts_.emplace(target.storage, graph_[base].attr);
   }
   state.node = value;
   state.version = base;

@@ -54,64 +54,85 @@ PyObject* gradient_of(PyObject* owner) {
   return grad;
 }
 
-void CapturedTensors::add(Place place, TensorSpec spec, std::string name) {
-  const auto known = std::ranges::find(specs_, spec);
-  place.spec = static_cast<uint32_t>(known - specs_.begin());
-  places_.push_back(place);
-  if (known == specs_.end()) specs_.push_back(std::move(spec));
+uint32_t CapturedTensors::add(TensorSpec spec) {
+  const auto known = std::ranges::find(alike_, spec, &Alike::spec);
+  const auto index = static_cast<uint32_t>(known - alike_.begin());
+  if (known == alike_.end()) {
+    const bool is_tensor = spec.dtype != at::ScalarType::Undefined;
+    const int64_t element = is_tensor ? static_cast<int64_t>(c10::elementSize(spec.dtype)) : 0;
+    alike_.push_back({std::move(spec), element, {}});
+  }
+  return index;
+}
+
+void CapturedTensors::add(Captured one, std::string name) {
+  all_.push_back(one);
   names_.push_back(std::move(name));
+  first_elements_.push_back(nullptr);
 }
 
 void CapturedTensors::add(PyObject* object, std::string name) {
   c10::TensorImpl* impl = unpack(object).unsafeGetTensorImpl();
-  add({object, impl, autograd_meta(impl), 0}, TensorSpec::of(object), std::move(name));
+  const uint32_t spec = add(TensorSpec::of(object));
+  alike_[spec].tensors.push_back({object, impl, autograd_meta(impl), static_cast<uint32_t>(all_.size())});
+  add({object, spec}, std::move(name));
+}
+
+void CapturedTensors::add(Lookup lookup, TensorSpec spec, std::string name) {
+  lookup.spec = add(std::move(spec));
+  add({nullptr, lookup.spec, static_cast<uint32_t>(lookups_.size())}, std::move(name));
+  lookups_.push_back(std::move(lookup));
 }
 
 void CapturedTensors::add_grad_of(PyObject* owner, PyObject* grad, std::string name) {
-  add({owner, nullptr, nullptr, 0, Found::Grad}, grad == Py_None ? TensorSpec() : TensorSpec::of(grad),
-      std::move(name));
+  add({owner, {}}, grad == Py_None ? TensorSpec() : TensorSpec::of(grad), std::move(name));
 }
 
 void CapturedTensors::add_in(observe::Replaced place, std::string name) {
-  const TensorSpec spec = TensorSpec::of(place.tensor);
-  add({nullptr, nullptr, nullptr, 0, Found::InPlace, static_cast<uint32_t>(in_.size())}, spec, std::move(name));
-  place.tensor = nullptr;  // that of the recorded call
-  in_.push_back(std::move(place));
+  TensorSpec spec = TensorSpec::of(std::exchange(place.tensor, nullptr));  // that of the recorded call
+  add({nullptr, std::move(place)}, std::move(spec), std::move(name));
 }
 
-PyObject* CapturedTensors::object_there(const Place& place) const {
-  return place.found == Found::Grad ? gradient_of(place.object) : tensor_in(in_[place.in]);
+PyObject* CapturedTensors::object_there(const Lookup& lookup) {
+  return lookup.owner ? gradient_of(lookup.owner) : tensor_in(lookup.in);
 }
 
-// Apart, for the loop over the others.
-[[gnu::noinline]] bool CapturedTensors::holds_what_is_there(const Place& place) const noexcept {
-  const TensorSpec& spec = specs_[place.spec];
-  return place.found == Found::Grad ? is_like(spec, grad_of(place.object)) : is_in(spec, in_[place.in]);
+bool CapturedTensors::holds(const Lookup& lookup) const noexcept {
+  const TensorSpec& spec = alike_[lookup.spec].spec;
+  return lookup.owner ? is_like(spec, grad_of(lookup.owner)) : is_in(spec, lookup.in);
 }
 
 // From the last one on: the run that follows begins with the first, so that of thousands each half is still in the
 // cache when it is looked at again (5 % of a call with 2,000 parameters).
-bool CapturedTensors::hold() const noexcept {
-  for (const Place& place : std::views::reverse(places_)) {
-    const auto& [object, impl, meta, which, found, in] = place;
-    const TensorSpec& spec = specs_[which];
-    if (found != Found::Same) [[unlikely]] {
-      if (!holds_what_is_there(place)) return false;
-      continue;
-    }
+template <size_t kRank>
+bool CapturedTensors::all_hold(const Alike& alike) const noexcept {
+  const TensorSpec& spec = alike.spec;
+  for (const auto& [object, impl, meta, index] : std::views::reverse(alike.tensors)) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     if (spec.is_class_of(object) && tensor.unsafeGetTensorImpl() == impl && autograd_meta(impl) == meta) [[likely]] {
-      if (!spec.matches(impl) || !spec.matches(meta, tensor)) return false;
+      if (!spec.matches<kRank>(impl) || !spec.matches(meta, tensor)) return false;
+      first_elements_[index] = dispatch::first_element(impl, alike.element);
     } else if (!spec.matches(object)) {
       return false;
+    } else {
+      first_elements_[index] = nullptr;
     }
   }
   return true;
 }
 
+bool CapturedTensors::hold() const noexcept {
+  const auto all_of = [this](const Alike& alike) {
+    const size_t rank = alike.spec.sizes.size();
+    return rank == 1 ? all_hold<1>(alike) : rank == 2 ? all_hold<2>(alike) : all_hold<kAnyRank>(alike);
+  };
+  return std::ranges::all_of(lookups_, [this](const Lookup& lookup) { return holds(lookup); }) &&
+         std::ranges::all_of(std::views::reverse(alike_), all_of);
+}
+
 bool CapturedTensors::matches(size_t i) const noexcept {
-  if (places_[i].found == Found::Grad) return is_like(spec(i), grad_of(places_[i].object));
-  return object(i) && spec(i).matches(object(i));
+  if (!all_[i].object) return holds(lookups_[all_[i].lookup]);
+  return spec(i).matches(all_[i].object);
 }
 
 }  // namespace fastjit::dispatch

@@ -20,7 +20,7 @@ bool has_gradient_hooks(PyObject* leaf) noexcept;
 PyObject* gradient_of(PyObject* owner);
 
 /// The tensors that a variant found in Python objects, with what they looked like. The layers of a model are alike: a
-/// call reads one spec for all of them, and 32 bytes for each tensor.
+/// call compares all tensors of one spec with it in one go.
 class CapturedTensors {
  public:
   /// `object` is borrowed: a fact keeps its identity, so it is alive while the facts hold.
@@ -34,37 +34,54 @@ class CapturedTensors {
 
   /// Whether each still looks as it did. Asked for on every call; runs no Python code.
   bool hold() const noexcept;
+  /// Where its first element was when hold() last said yes, which looks at what says it; null: nothing is known.
+  /// Under the GIL, before any Python code runs.
+  char* first_element(size_t i) const { return first_elements_[i]; }
   bool matches(size_t i) const noexcept;
 
-  size_t size() const { return places_.size(); }
+  size_t size() const { return all_.size(); }
   /// Borrowed; None for a gradient that is not there, null for a place in which nothing is.
-  PyObject* object(size_t i) const {
-    const Place& place = places_[i];
-    return place.found == Found::Same ? place.object : object_there(place);
-  }
-  const TensorSpec& spec(size_t i) const { return specs_[places_[i].spec]; }
+  PyObject* object(size_t i) const { return all_[i].object ? all_[i].object : object_there(lookups_[all_[i].lookup]); }
+  const TensorSpec& spec(size_t i) const { return alike_[all_[i].spec].spec; }
   const std::string& name(size_t i) const { return names_[i]; }
 
  private:
-  enum class Found : uint8_t { Same, Grad, InPlace };  // the others are looked up each time; Grad: that of `object`
+  struct Captured {
+    PyObject* object;     // null: `lookup` says where it is
+    uint32_t spec;        // index into alike_
+    uint32_t lookup = 0;  // index into lookups_
+  };
+  // What each call looks up: the gradient of `owner`, or (owner null) what is in a place.
+  struct Lookup {
+    PyObject* owner;
+    observe::Replaced in;
+    uint32_t spec = 0;  // index into alike_
+  };
   // What the object pointed to when it was added: looked at without waiting for the object, and used where it still is
   // so.
-  struct Place {
+  struct Same {
     PyObject* object;
     c10::TensorImpl* impl;
     const torch::autograd::AutogradMeta* meta;
-    uint32_t spec;  // index into specs_
-    Found found = Found::Same;
-    uint32_t in : 24 = 0;  // index into in_
+    uint32_t index;  // among all
   };
-  static_assert(sizeof(Place) == 32);
-  void add(Place place, TensorSpec spec, std::string name);
-  PyObject* object_there(const Place& place) const;
-  bool holds_what_is_there(const Place& place) const noexcept;
-  std::vector<Place> places_;
-  std::vector<TensorSpec> specs_;  // different ones
-  std::vector<observe::Replaced> in_;
+  struct Alike {
+    TensorSpec spec;
+    int64_t element;  // bytes
+    std::vector<Same> tensors;
+  };
+  uint32_t add(TensorSpec spec);  // its index
+  void add(Captured one, std::string name);
+  void add(Lookup lookup, TensorSpec spec, std::string name);
+  static PyObject* object_there(const Lookup& lookup);
+  bool holds(const Lookup& lookup) const noexcept;
+  template <size_t kRank>
+  bool all_hold(const Alike& alike) const noexcept;
+  std::vector<Captured> all_;
+  std::vector<Alike> alike_;  // of different specs
+  std::vector<Lookup> lookups_;
   std::vector<std::string> names_;
+  mutable std::vector<char*> first_elements_;
 };
 
 }  // namespace fastjit::dispatch

@@ -86,6 +86,16 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
   return found;
 }
 
+// Where captured tensors lie, as the look at them has just said: of thousands, each would be fetched again.
+void find_first_elements(const Variant& variant, Inputs& inputs) {
+  const std::vector<capture::InputSource>& sources = variant.program.inputs;
+  inputs.first_elements.resize_for_overwrite(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i)
+    inputs.first_elements[i] = sources[i].kind == capture::InputSource::Kind::Captured
+                                   ? variant.guards.captured.first_element(sources[i].index)
+                                   : nullptr;
+}
+
 // The tensors that the program reads or writes; false if a written one shares memory with another.
 bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
   const std::vector<capture::InputSource>& sources = variant.program.inputs;
@@ -136,7 +146,8 @@ PyObject* wrap_outputs(const Variant& variant, Tensors& outputs, const Objects& 
 bool execute(const Executable& executable, const plan::Program& program, const Inputs& inputs, const uint64_t* scalars,
              Tensors& outputs, ValueCheck* check) {
   if (check) return run_checked(executable, program, inputs.data(), scalars, outputs, *check);
-  run(executable, program, inputs.data(), scalars, outputs);
+  char* const* known = inputs.first_elements.empty() ? nullptr : inputs.first_elements.data();
+  run(executable, program, inputs.data(), scalars, outputs, known);
   return true;
 }
 
@@ -308,13 +319,14 @@ PyObject* run_on_tensors(const Variant& variant, const Objects& objects, const I
 }
 
 PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
-                      ValueCheck* check) {
+                      ValueCheck* check, bool is_just_found) {
   Objects objects;
   Inputs inputs;
   if (!gather(variant, arg_tensors, objects, inputs)) {
     why = kSharesMemory;
     return nullptr;
   }
+  if (is_just_found) find_first_elements(variant, inputs);
   const std::vector<observe::Ref> kept = variant.program.recipe.hold();
   PyObject* const* changed = arg_tensors + variant.key.spec.tensor_count();
   if (!variant.program.replay) return run_program(variant, objects, inputs, numbers, changed, why, check, true);
@@ -355,8 +367,8 @@ PyObject* with_warnings(Body body) {
 
 // Null without an exception: the call is to be eager, `why` says why.
 PyObject* hit(Function& function, Variant& variant, PyObject* const* tensors, PyObject* const* numbers,
-              std::string& why) {
-  PyObject* result = run_variant(variant, tensors, numbers, why);
+              std::string& why, bool is_just_found = false) {
+  PyObject* result = run_variant(variant, tensors, numbers, why, nullptr, is_just_found);
   if (result) count_hit(function, variant);
   return result;
 }
@@ -423,7 +435,7 @@ PyObject* call_function(PyObject* object, PyObject* const* args, size_t nargsf, 
       return with_warnings(
           [&] { return call_served(self, variant, tensors.data(), numbers.data(), args, nargsf, kwnames, modes); });
     std::string why;
-    PyObject* result = hit(function, *variant, tensors.data(), numbers.data(), why);
+    PyObject* result = hit(function, *variant, tensors.data(), numbers.data(), why, true);
     return result || PyErr_Occurred() ? result : eagerly(why);
   } catch (const std::exception&) {
     torch::translate_exception_to_python(std::current_exception());

@@ -142,13 +142,16 @@ bool note_fallback(Function& function, const std::string& reason, const std::str
 
 c10::Device device_of(const Variant& variant);
 
-using Objects = c10::SmallVector<PyObject*, 8>;         // per program input
-using Inputs = c10::SmallVector<const at::Tensor*, 8>;  // the same, unpacked
+using Objects = c10::SmallVector<PyObject*, 8>;  // per program input
+/// The same, unpacked.
+struct Inputs : c10::SmallVector<const at::Tensor*, 8> {
+  c10::SmallVector<char*, 8> first_elements;  // of each, where known: see run(). Empty: of none
+};
 
 /// Runs a matching variant. Returns null without an exception if the call must restart in eager (`why` says the
-/// reason); then everything is as it was before.
+/// reason); then everything is as it was before. `is_just_found`: nothing has run since serves() said yes.
 PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyObject* const* numbers, std::string& why,
-                      ValueCheck* check = nullptr);
+                      ValueCheck* check = nullptr, bool is_just_found = false);
 /// The same on tensors of the caller's choice, none of which shares memory with one that is written. Effects on Python
 /// objects are not made. `targets`: those of the call's spec.
 /// With `check`: also null, and `why` empty, where the check stopped the program.

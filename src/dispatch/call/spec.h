@@ -17,6 +17,8 @@ struct AutogradMeta;
 
 namespace fastjit::dispatch {
 
+inline constexpr size_t kAnyRank = SIZE_MAX;
+
 /// Metadata of one tensor. Also the guard of captured tensors.
 struct TensorSpec {
   uint64_t key_set = 0;
@@ -33,8 +35,9 @@ struct TensorSpec {
   bool matches(PyObject* object) const noexcept;
   bool same_but_sizes(const TensorSpec& other) const;
 
-  /// The parts of matches(object).
+  /// The parts of matches(object). `kRank` is that of the spec, where it is known.
   bool is_class_of(PyObject* object) const noexcept;
+  template <size_t kRank = kAnyRank>
   bool matches(c10::TensorImpl* impl) const noexcept;
   bool matches(const torch::autograd::AutogradMeta* meta, const at::Tensor& tensor) const noexcept;
 

@@ -21,14 +21,32 @@ inline const torch::autograd::AutogradMeta* autograd_meta(const c10::TensorImpl*
   return static_cast<const torch::autograd::AutogradMeta*>((impl->*autograd_meta_of()).get());
 }
 
+// StorageImpl::mutable_data() makes memory of its own for one that has none yet, or raises, where this is set.
+using AsksFirst = bool c10::StorageImpl::*;
+AsksFirst asks_first();
+template <AsksFirst Member>
+struct AsksFirstAccess {
+  friend AsksFirst asks_first() { return Member; }
+};
+template struct AsksFirstAccess<&c10::StorageImpl::has_mutable_data_ptr_check_>;
+
+/// Where the first element of a tensor of the given bytes an element is; null where only mutable_data() knows.
+inline char* first_element(const c10::TensorImpl* impl, int64_t element) noexcept {
+  c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  if (!storage || storage->*asks_first()) [[unlikely]]
+    return nullptr;
+  return static_cast<char*>(storage->mutable_data()) + impl->storage_offset() * element;
+}
+
 inline bool TensorSpec::is_class_of(PyObject* object) const noexcept {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == (parameter ? ParameterClass : THPVariableClass);
 }
 
+template <size_t kRank>
 inline bool TensorSpec::matches(c10::TensorImpl* impl) const noexcept {
   if (impl->key_set().raw_repr() != key_set || impl->dtype() != c10::scalarTypeToTypeMeta(dtype)) return false;
   const c10::impl::SizesAndStrides& now = impl->sizes_and_strides();  // tensors with ways of their own have other keys
-  const size_t rank = sizes.size();
+  const size_t rank = kRank == kAnyRank ? sizes.size() : kRank;
   if (now.size() != rank) return false;
   const int64_t *size = now.sizes_data(), *stride = now.strides_data();
   if (free_sizes | free_strides) [[unlikely]]

@@ -83,7 +83,7 @@ size_t weight(const Executable& executable) {
 }  // namespace
 
 size_t bytes_of(const Variant& variant) {
-  constexpr size_t kPerCaptured = 32 + sizeof(std::string);  // see CapturedTensors
+  constexpr size_t kPerCaptured = 56 + sizeof(std::string);  // see CapturedTensors
   size_t sum = sizeof variant + weight(variant.key.spec) + variant.guards.captured.size() * kPerCaptured;
   if (variant.guards.facts) sum += weight(*variant.guards.facts);
   for (const at::Tensor& tensor : variant.guards.held) sum += weight(tensor);

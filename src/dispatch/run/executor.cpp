@@ -163,7 +163,7 @@ class CpuRun : public Run<CpuRun, CpuProducts, c10::DispatchKey::CPU> {
   using Run::address;
   [[gnu::always_inline]] char* address(const plan::LoopStep::Where& where) {
     if (where.input != plan::kNoSlot) [[likely]]
-      return data_of_input(*inputs_[where.input], where.element) + where.bytes;
+      return data_of_input(where.input, where.element) + where.bytes;
     return (where.slot == plan::kNoSlot ? arena_ : address(where.slot)) + where.bytes;
   }
 
@@ -326,8 +326,11 @@ void set_view_creation(const at::Tensor& tensor, int8_t creation) {
 }
 
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
-         const uint64_t* scalars, Tensors& outputs) {
-  run_and_give_up(executable, program, inputs, nullptr, scalars, outputs);
+         const uint64_t* scalars, Tensors& outputs, char* const* first_elements) {
+  if (executable.cuda)
+    run_cuda(executable, inputs, nullptr, scalars, outputs);
+  else
+    run_steps<CpuRun>(executable, program, inputs, nullptr, scalars, outputs, first_elements);
 }
 
 void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,

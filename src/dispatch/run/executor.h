@@ -99,9 +99,10 @@ struct ValueCheck {
 
 /// Runs on `inputs` (one per graph input) and `scalars` (bits per graph scalar). outputs[i] is left undefined where
 /// Program::outputs[i] is an Input slot. Throws what an operator throws, or Restart. Needs no GIL.
-/// `program`: the executable's own, or that at other sizes.
+/// `program`: the executable's own, or that at other sizes. `first_elements`: where that of each input is, null where
+/// the run is to find it; or null.
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
-         const uint64_t* scalars, Tensors& outputs);
+         const uint64_t* scalars, Tensors& outputs, char* const* first_elements = nullptr);
 /// The same. Of each input, null or what owns it: it is reset once the run needs it no more. `given_up` null: none is.
 void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                      at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs);

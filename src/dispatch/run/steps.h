@@ -69,6 +69,7 @@ class Run {
     counter.set_version(version);
   }
 
+  void know(char* const* first_elements) { first_elements_ = first_elements; }
   /// Where an earlier run of the program has stopped.
   void go_on(Stopped& from) {
     if (from.step == 0) return;
@@ -139,7 +140,7 @@ class Run {
 
   char* address(SlotId id) {
     const plan::Slot& s = slot(id);
-    if (s.kind == SlotKind::Input) return data_of_input(*inputs_[s.index], ir::size_of(s.dtype));
+    if (s.kind == SlotKind::Input) return data_of_input(s.index, ir::size_of(s.dtype));
     if (s.kind == SlotKind::Temp && arena_) return arena_ + s.offset;
     return address_of_made(id);
   }
@@ -158,8 +159,9 @@ class Run {
   }
 
   // As its mutable_data(), which asks by a virtual call whether there is a storage: of an input the key says so.
-  static char* data_of_input(const at::Tensor& t, int64_t element) {
-    const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+  [[gnu::always_inline]] char* data_of_input(uint32_t input, int64_t element) const {
+    if (first_elements_ && first_elements_[input]) return first_elements_[input];
+    const c10::TensorImpl* impl = inputs_[input]->unsafeGetTensorImpl();
     char* data = static_cast<char*>(impl->unsafe_storage().unsafeGetStorageImpl()->mutable_data());
     return data + impl->storage_offset() * element;
   }
@@ -462,6 +464,7 @@ class Run {
   const Executable& exe_;
   const plan::Program& program_;
   const at::Tensor* const* inputs_;
+  char* const* first_elements_ = nullptr;  // of inputs: see run()
   const uint64_t* scalars_;
   c10::SmallVector<at::Tensor, 12> tensors_;  // by Slot::index
   std::vector<at::Generator> generators_;     // of this run
@@ -474,8 +477,10 @@ class Run {
 /// A whole call. Throws what run() throws. `given_up`: that of run_and_give_up(), or null.
 template <class Device>
 void run_steps(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
-               at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs) {
+               at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs,
+               char* const* first_elements = nullptr) {
   Device call(executable, program, inputs, scalars);
+  call.know(first_elements);
   if (given_up)
     call.some_steps_and_give_up(given_up, 0, Stopped::kEnd);
   else
