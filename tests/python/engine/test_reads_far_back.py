@@ -1,4 +1,4 @@
-"""A loop that goes over what another loop wrote part by part: its rounds are alike, and read the parts where they lie."""
+"""A loop that goes over what another loop wrote part by part: its rounds are alike, and read it where it lies."""
 
 from __future__ import annotations
 
