@@ -86,24 +86,18 @@ const std::shared_ptr<Variant>* find(Function& function, const Modes& modes, PyO
   return found;
 }
 
-// Where captured tensors lie, as the look at them has just said: of thousands, each would be fetched again.
-void find_first_elements(const Variant& variant, Inputs& inputs) {
-  const std::vector<capture::InputSource>& sources = variant.program.inputs;
-  inputs.first_elements.resize_for_overwrite(sources.size());
-  for (size_t i = 0; i < sources.size(); ++i)
-    inputs.first_elements[i] = sources[i].kind == capture::InputSource::Kind::Captured
-                                   ? variant.guards.captured.first_element(sources[i].index)
-                                   : nullptr;
-}
-
-// The tensors that the program reads or writes; false if a written one shares memory with another.
-bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs) {
+// The tensors that the program reads or writes; false if a written one shares memory with another. `is_just_found`:
+// where captured ones lie, the look at them has just said, and of thousands each would be fetched again.
+bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objects, Inputs& inputs,
+            bool is_just_found = false) {
   const std::vector<capture::InputSource>& sources = variant.program.inputs;
   objects.resize_for_overwrite(sources.size());
   inputs.resize_for_overwrite(sources.size());
+  if (is_just_found) inputs.first_elements.resize_for_overwrite(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     objects[i] = variant.input(sources[i], arg_tensors);
     inputs[i] = &THPVariable_Unpack(objects[i]);
+    if (is_just_found) inputs.first_elements[i] = variant.first_element(sources[i]);
   }
   return !variant.program.checks_overlap || !overlaps(*variant.program.executable, inputs);
 }
@@ -322,11 +316,10 @@ PyObject* run_variant(const Variant& variant, PyObject* const* arg_tensors, PyOb
                       ValueCheck* check, bool is_just_found) {
   Objects objects;
   Inputs inputs;
-  if (!gather(variant, arg_tensors, objects, inputs)) {
+  if (!gather(variant, arg_tensors, objects, inputs, is_just_found)) {
     why = kSharesMemory;
     return nullptr;
   }
-  if (is_just_found) find_first_elements(variant, inputs);
   const std::vector<observe::Ref> kept = variant.program.recipe.hold();
   PyObject* const* changed = arg_tensors + variant.key.spec.tensor_count();
   if (!variant.program.replay) return run_program(variant, objects, inputs, numbers, changed, why, check, true);

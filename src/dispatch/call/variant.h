@@ -111,6 +111,10 @@ struct Variant {
     return source.kind == capture::InputSource::Kind::Argument ? tensors[source.index]
                                                                : guards.captured.object(source.index);
   }
+  /// Where its first element is, when serves() has just said yes; null where nothing is known.
+  char* first_element(const capture::InputSource& source) const {
+    return source.kind == capture::InputSource::Kind::Argument ? nullptr : guards.captured.first_element(source.index);
+  }
   /// Whether the call's tensors and the captured ones are on `device`, when the rest of the call matched.
   bool on_its_device(PyObject* const* tensors) const noexcept;
 };
