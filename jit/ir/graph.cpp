@@ -8,6 +8,7 @@
 
 #include "ir/calls.h"
 #include "ir/in_round.h"
+#include "ir/regions.h"
 #include "support/mix.h"
 
 namespace fastjit::ir {
@@ -259,12 +260,6 @@ void Graph::ask_in(TracedRound round) const {
   if (is_any) return symbols->suppose(0, 0);
   const TracedLoop& loop = traced[round.loop];
   symbols->suppose(loop.trip, int64_t{round.round} + 1 + loop.last_apart);
-}
-
-/// A View that changes nothing: nobody makes one but to have the value twice in memory, and calls may write to that.
-static bool is_own_copy(const Graph& graph, const Node& node) {
-  return node.op == Op::View && node.layout == graph[node.in[0]].layout &&
-         graph.maps[node.attr] == identity_map(node.rank);
 }
 
 void Graph::reserve(size_t count) {

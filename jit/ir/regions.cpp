@@ -35,4 +35,9 @@ bool are_apart(const IndexMap& a, std::span<const Dim> a_sizes, const IndexMap& 
   return false;
 }
 
+bool is_own_copy(const Graph& graph, const Node& node) {
+  return node.op == Op::View && node.layout == graph[node.in[0]].layout &&
+         graph.maps[node.attr] == identity_map(node.rank);
+}
+
 }  // namespace fastjit::ir

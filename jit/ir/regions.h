@@ -10,4 +10,7 @@ namespace fastjit::ir {
 /// never meet. False where that depends on sizes.
 bool are_apart(const IndexMap& a, std::span<const Dim> a_sizes, const IndexMap& b, std::span<const Dim> b_sizes);
 
+/// A View that changes nothing: nobody makes one but to have the value twice in memory, and others may write to that.
+bool is_own_copy(const Graph& graph, const Node& node);
+
 }  // namespace fastjit::ir

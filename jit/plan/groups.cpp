@@ -5,6 +5,7 @@
 #include <bit>
 #include <stdexcept>
 
+#include "ir/regions.h"
 #include "pass/rewrite.h"
 #include "plan/cats.h"
 #include "plan/late.h"
@@ -83,7 +84,9 @@ void Former::mark_operands(ir::NodeId call) {
       continue;
     }
     // The result of a view shares memory with what it is given: that is memory of its own if it is a value of its own.
-    if (view) {
+    // A loop is given a copy of what its rounds store over.
+    const bool is_copy = node.op == ir::Op::Loop && ir::is_own_copy(graph(), graph()[operand]);
+    if (view || is_copy) {
       stored_[operand] = true;
       continue;
     }
@@ -475,8 +478,10 @@ void Former::write_apart(ir::NodeId value, Storage dest) {
   const std::optional<Storage> before = world_.storage[value];
   append(single(value, apart, is_there));
   world_.storage[value] = apart;
-  copy(value, std::move(dest));
-  if (is_there) world_.storage[value] = before;
+  const uint32_t writer = copy(value, std::move(dest));
+  if (!is_there) return;
+  world_.storage[value] = before;
+  items_[writer].is_final = true;
 }
 
 /// Whether the item, which computes `root`, may also write it to `dest` over `base`: everything that is read there or
@@ -694,6 +699,7 @@ void Former::note_readers(uint32_t item) {
 
 bool Former::join(uint32_t candidate, const Item& single) {
   Item& item = items_[candidate];
+  if (item.is_final) return false;
   if (item.roots.size() >= Bounds::roots || item.draft.accesses.size() + single.draft.accesses.size() > Bounds::streams)
     return false;
   const bool reframe = single.frame.has_reduced() && !item.frame.has_reduced();

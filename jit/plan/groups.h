@@ -16,6 +16,7 @@ struct Item {
   std::vector<Root> roots;
   Draft draft;
   bool keep = true;
+  bool is_final = false;  // it reads a value where that was put aside, of which another draft would not know
   std::vector<std::optional<Storage>> operands;  // extern: where its operands lie (nothing: no tensor was given)
 
   bool is_extern() const { return external != ir::kNoNode; }

@@ -17,6 +17,7 @@
 #include "plan/over_time.h"
 #include "plan/repeats.h"
 #include "plan/round_steps.h"
+#include "plan/stored_over.h"
 #include "plan/work.h"
 
 namespace fastjit::plan {
@@ -572,9 +573,11 @@ NodeId Reroller::emit(pass::Rewriter& rewriter, const MadeLoop& loop) {
     }
     if (operand == ir::kNoNode) continue;  // hoisted
     operand = rewriter[operand];
-    if (i < attr.carried)
-      operand =
-          rewriter.to().with_strides(operand, ir::around_body(graph_, body, body.layout(body.outputs[i])).strides);
+    if (i >= attr.carried) continue;
+    const std::vector<ir::Dim> strides = ir::around_body(graph_, body, body.layout(body.outputs[i])).strides;
+    operand = is_stored_over(graph_, sequence_, loop, loop.attr.operands[i])
+                  ? rewriter.to().fresh_copy(operand, strides)
+                  : rewriter.to().with_strides(operand, strides);
   }
   const size_t hoisted_from = attr.carried + attr.placed + attr.fixed - loop.hoisted.size();
   for (size_t i = hoisted_from - loop.packed.size(); i < hoisted_from; ++i)

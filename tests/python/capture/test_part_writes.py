@@ -668,3 +668,17 @@ def test_what_is_made_only_to_be_written_to_is_in_memory_once(fn, most):
     if most:
         plan = fast.inspect("plan").split("\n\n", 1)[1]
         assert len(re.findall(r"^ *kernel \d+ \(", plan, re.MULTILINE)) <= most
+
+
+def turned_over(x):
+    both = torch.zeros(2, *x.shape)
+    first, second = both[0], both[1]
+    first[2:] = x[2:] * 2
+    first.copy_(first.flip(0))
+    return first, second + 1
+
+
+def test_the_copy_of_what_is_written_over_is_read_beside_other_work():
+    """What the same kernel computes of the rest of the memory makes it read that copy no less."""
+    fast = check(turned_over, torch.arange(99.0).view(33, 3))
+    assert fast.stats().kernels > 0
