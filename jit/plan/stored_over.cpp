@@ -59,7 +59,9 @@ bool is_stored_over(const ir::Graph& graph, const Sequence& sequence, const Made
   };
   if (seen.views.empty() || std::ranges::none_of(loop.placed, begins)) return false;
   const std::optional<Region> read = region_of(graph, seen);
+  const auto is_copy = [&](ir::NodeId id) { return ir::is_own_copy(graph, graph[id]); };
   const auto replaces = [&](const PlacedValue& placed) {
+    if (!std::ranges::all_of(seen_through(graph, sequence, placed.base).views, is_copy)) return true;
     for (uint32_t at = placed.at;;) {  // its Updates of a round, the last one first
       work();
       const std::optional<Region> region = written(graph, sequence, loop.rounds, at);
