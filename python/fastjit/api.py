@@ -336,8 +336,8 @@ def of(module: torch.nn.Module | FastFunction[..., Any]) -> FastFunction[..., An
     Raises:
         TypeError: if the module was never given to fastjit.
     """
-    if isinstance(module, _C.Function):
-        return cast("FastFunction[..., Any]", module)
+    if isinstance(module, FastFunction):
+        return module
     made = getattr(module, "_compiled_call_impl", None)
     if disabled and made is None and isinstance(module, torch.nn.Module):
         return cast("FastFunction[..., Any]", _make(module._call_impl, {"name": type(module).__qualname__}))

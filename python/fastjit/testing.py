@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import torch
 
 from fastjit._load import disabled
-from fastjit._load import extension as _C
 from fastjit.api import FastFunction
 
 
@@ -26,7 +25,7 @@ def assert_no_recompile(*functions: FastFunction[..., object]) -> Iterator[None]
     if not functions:
         raise TypeError("assert_no_recompile needs at least one fastjit function")
     for function in functions:
-        if not isinstance(function, _C.Function):
+        if not isinstance(function, FastFunction):
             hint = "; give of(module)" if isinstance(function, torch.nn.Module) else ""
             raise TypeError(f"assert_no_recompile watches fastjit functions, not a {type(function).__name__}{hint}")
     before = [f.stats() for f in functions]

@@ -9,6 +9,7 @@ from fastjit._script.nodes import Unknown, fields_of
 
 Classes = Callable[[str, list[str]], str]
 
+# TorchScript counts a text in bytes, Python in characters: texts of others than ASCII are the original's.
 _EXACT = {"IntType": "int", "FloatType": "float", "BoolType": "bool", "StringType": "str", "NoneType": "type(None)"}
 
 
@@ -19,6 +20,8 @@ def check(type_: Any, name: str, depth: int = 0) -> str:
         return f"isinstance({name}, Tensor)"
     if kind == "FloatType":
         return f"type({name}) in (float, int)"
+    if kind == "StringType":
+        return f"(type({name}) is str and {name}.isascii())"
     if kind in _EXACT:
         return f"type({name}) is {_EXACT[kind]}"
     if kind == "NumberType":

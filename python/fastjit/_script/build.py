@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ def begin(scripted: Scripted, writer: Writer) -> None:
     for argument, _ in scripted.parameters():
         held = arguments.taken(argument.type, argument.name)
         if held != argument.name:
+            writer.given[argument.name] = writer.fresh(f"given_{argument.name}")
+            writer.put(f"{writer.given[argument.name]} = {argument.name}")
             writer.put(f"{argument.name} = {held}")
 
 
@@ -121,7 +124,8 @@ def tail(scripted: Scripted, writer: Writer) -> None:
     writer.put(f"return {result_of(scripted, writer)}")
     writer.indent -= 1
     writer.globals["failed"] = failure_of(scripted)
-    passed = ", ".join(argument.name for argument, _ in scripted.parameters())
+    given = [(argument, writer.given.get(argument.name, argument.name)) for argument, _ in scripted.parameters()]
+    passed = ", ".join(f"{argument.name}={text}" if argument.kwarg_only else text for argument, text in given)
     writer.put("except Exception as error:")
     writer.indent += 1
     writer.put(f"return failed(error, changed, {passed})")
@@ -153,7 +157,10 @@ def made(writer: Writer, scripted: Scripted) -> Callable[..., Any]:
     (definition,) = (part for part in tree.body if isinstance(part, ast.FunctionDef))
     writer.globals.update(writer.attributes.values())
     writer.globals["__name__"] = "__main__"
-    exec(compile(tree, file, "exec"), writer.globals)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # `3 is not None` is what the graph says
+        code = compile(tree, file, "exec")
+    exec(code, writer.globals)
     function = writer.globals.pop(definition.name)
     name = scripted.name.rpartition(".")[2]
     function.__code__ = function.__code__.replace(co_name=name, co_qualname=name)
@@ -177,10 +184,10 @@ def failure_of(scripted: Scripted) -> Callable[..., Any]:
     """What to do after an exception: the original makes its own, unless it would repeat effects."""
     original = scripted.original
 
-    def failed(error: Exception, changed: bool, *args: Any) -> Any:
+    def failed(error: Exception, changed: bool, *args: Any, **kwargs: Any) -> Any:
         if not changed:
-            return original(*args)
-        if isinstance(error, torch.jit.Error):
+            return original(*args, **kwargs)
+        if isinstance(error, (torch.jit.Error, Warning)):
             raise error
         raise RuntimeError(f"The following operation failed in the TorchScript interpreter.\n{error}\n") from error
 

@@ -98,19 +98,26 @@ class Driver:
 
     # What the driver does itself.
 
-    def _ensure(self, value: Value) -> None:
+    def _ensure(self, value: Value, before: Item | None = None) -> None:
         """Writes what makes a number of sizes and constants, unless it stands there already."""
+        self._write_made(self.writer, value, before, self._scopes[-1])
+
+    def _write_made(self, writer: Writer, value: Value, before: Item | None, made: list[Value] | None = None) -> None:
+        """The same for any writer, in front of an item, whose own code makes what is made inside it where it is due."""
         maker = self._makers.get(value.unique())
-        if maker is None or not maker.floats or is_constant(value) or self.writer.has(value):
+        if maker is None or not maker.floats or is_constant(value) or writer.has(value):
+            return
+        if before is not None and before.index < maker.index < before.end:
             return
         for operand in maker.node.inputs():
-            self._ensure(operand)
-        self.writer.node(maker.node)
-        self._scopes[-1].append(value)
+            self._write_made(writer, operand, before, made)
+        writer.node(maker.node)
+        if made is not None:
+            made.append(value)
 
     def _statement(self, item: Item) -> None:
         for value in item.inputs():
-            self._ensure(value)
+            self._ensure(value, item)
         if item.kind not in _VIEWS:
             self.writer.node(item.node)
             return
@@ -212,19 +219,9 @@ class Driver:
         writer.lines.append(f"def part({', '.join(names)}):")
         writer.places.append(writer.place)
 
-        def ensure(value: Value, item: Item) -> None:
-            maker = self._makers.get(value.unique())
-            if maker is None or not maker.floats or is_constant(value) or writer.has(value):
-                return
-            if item.index < maker.index < item.end:  # the item's own code makes it where it is due
-                return
-            for operand in maker.node.inputs():
-                ensure(operand, item)
-            writer.node(maker.node)
-
         for item in items:
             for value in item.inputs():
-                ensure(value, item)
+                self._write_made(writer, value, item)
             writer.node(item.node)
         texts = [writer.text(value) for value in results]
         writer.put(f"return {texts[0]}" if len(texts) == 1 else f"return ({''.join(text + ', ' for text in texts)})")
@@ -253,7 +250,7 @@ def _commutes(item: Item) -> bool:
     """Whether it gives the same before programs as after them, unless they make what it is given."""
     numbers = [*item.node.inputs(), *item.node.outputs()]
     return item.kind in _VIEWS or (
-        item.kind != "prim::RaiseException"
+        item.kind not in ("prim::RaiseException", "aten::warn")
         and not writes(item.node)
         and all(kind_of(value) in (*NUMBERS, "NoneType") for value in numbers)
     )

@@ -6,6 +6,7 @@ import builtins
 import keyword
 import math
 import re
+import warnings
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,7 @@ from fastjit._script.nodes import (
     operator_name,
     schema_of,
 )
-from fastjit._script.uses import is_finite, is_message, needs_list, written
+from fastjit._script.uses import is_finite, is_message, is_whole, looks_alike, needs_list, written
 
 # What a loop that is no plain sequence of rounds may be instead: statements that do the same, or False.
 Rewrite = Callable[["Writer", Node], bool]
@@ -36,7 +37,7 @@ _RESERVED = frozenset([*dir(builtins), *keyword.kwlist, "error", "changed", "fai
 
 _USED = frozenset(
     "abs all bool dict float int isinstance len list max min range str tuple type error changed failed original views "
-    "pointwise pointwise_into Tensor device_type tensor dtypes raised".split()
+    "pointwise pointwise_into Tensor device_type tensor dtypes raised warn_explicit".split()
 )
 
 
@@ -51,6 +52,7 @@ class Writer:
         self.globals: dict[str, Any] = dict(scalars.HELPERS)
         self.attributes = attributes
         self.rewrite = rewrite
+        self.given: dict[str, str] = {}  # parameters that the code takes as something else -> what the caller gave
         self.indent = 1
         self.place: tuple[str, int] | None = None
         self._texts: dict[int, str] = {}
@@ -156,7 +158,7 @@ class Writer:
         if special is not None:
             special(node)
         elif not self._python(node) and not self._operator(node):
-            raise Unknown(f"{operator_name(node)}, which no table knows,", node)
+            raise Unknown(operator_name(node), node, ", which no table knows")
 
     def mark(self, node: Node) -> None:
         """What is written next is of this node."""
@@ -188,9 +190,11 @@ class Writer:
             self.assign(node.output(), f"{held[0]}.pop({held[1]})")
             return True
         found = scalars.EXPRESSIONS.get(name)
+        if bare in scalars.WHOLE_TEXTS and is_whole(inputs[0], inputs[2], inputs[3]):
+            found = scalars.WHOLE_TEXTS[bare]
         if found is None and (plain or kind_of(inputs[0]) in ("ListType", "DictType", "TupleType")):
             found = scalars.EXPRESSIONS.get(bare)
-        if found is None or (bare == "aten::slice" and kind_of(inputs[0]) != "ListType"):
+        if found is None or (bare == "aten::slice" and kind_of(inputs[0]) not in ("ListType", "StringType")):
             return False
         if name == "aten::size" and needs_list(node.output()):
             found = "list({0}.shape)"
@@ -303,15 +307,29 @@ class Writer:
         self.set_text(node.output(), "None")
 
     def _aten_format(self, node: Node) -> None:
-        if not is_message(node.output()):  # numbers look otherwise in Python
+        if not is_message(node.output()) and not looks_alike(node):
             raise Unknown("aten::format", node)
         first, *rest = [self.text(value) for value in node.inputs()]
+        if looks_alike(node):
+            values = list(node.inputs())[1:]
+            rest = [
+                f"listed({text})" if kind_of(value) == "ListType" else text
+                for text, value in zip(rest, values, strict=True)
+            ]
         self.assign(node.output(), f"{first}.format({', '.join(rest)})")
 
     def _aten_str(self, node: Node) -> None:
         if not is_message(node.output()):
             raise Unknown("aten::str", node)
         self.assign(node.output(), f"str({self.text(next(iter(node.inputs())))})")
+
+    def _aten_warn(self, node: Node) -> None:
+        place = line_of(node)
+        if place is None:
+            raise Unknown("aten::warn", node)
+        # As the interpreter warns: of this line in every call, whatever was shown before.
+        self.globals.update(warn_explicit=warnings.warn_explicit, UserWarning=UserWarning)
+        self.put(f"warn_explicit({self.text(next(iter(node.inputs())))}, UserWarning, {place[0]!r}, {place[1]})")
 
     def _prim_RaiseException(self, node: Node) -> None:
         message, kind = node.inputs()

@@ -160,7 +160,7 @@ class Items:
         node, inputs = item.node, list(item.node.inputs())
         if item.kind in ("prim::Constant", "prim::GetAttr"):
             return False
-        if item.kind == "prim::RaiseException" or _reads(item):
+        if item.kind in ("prim::RaiseException", "aten::warn") or _reads(item):
             return True
         if any(value.unique() in hot for value in [*inputs, *node.outputs()]):
             return True

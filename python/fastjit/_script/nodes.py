@@ -20,8 +20,9 @@ Block = Any  # torch._C.Block, or the graph itself
 class Unknown(Exception):
     """The graph has what the converter does not know; the text is a plain sentence for the user."""
 
-    def __init__(self, what: str, node: Node | None = None):
-        super().__init__(f"{what} at {place_of(node)}" if node is not None and place_of(node) else what)
+    def __init__(self, what: str, node: Node | None = None, why: str = ""):
+        place = place_of(node) if node is not None else ""
+        super().__init__(f"{what}{why and why + ','} at {place}" if place else what + why)
 
 
 def line_of(node: Node) -> tuple[str, int] | None:

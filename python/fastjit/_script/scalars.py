@@ -23,6 +23,7 @@ EXPRESSIONS: dict[str, str] = {
     "prim::device": "{0}.device",
     "prim::is_cuda": "{0}.is_cuda",
     "prim::is_sparse": "{0}.is_sparse",
+    "prim::is_nested": "{0}.is_nested",
     "prim::requires_grad": "{0}.requires_grad",
     "prim::unchecked_cast": "{0}",
     "prim::unchecked_unwrap_optional": "{0}",
@@ -79,7 +80,17 @@ EXPRESSIONS: dict[str, str] = {
     "aten::sqrt.float": "math.sqrt({0})",
     "aten::floor.float": "math.floor({0})",
     "aten::ceil.float": "math.ceil({0})",
+    "aten::pow.float": "powered({0}, {1})",
+    "aten::pow.int_float": "powered({0}, {1})",
+    "aten::isnan.float": "{0} != {0}",
+    "aten::isinf.float": "abs({0}) == math.inf",
+    "aten::isfinite.float": "abs({0}) < math.inf",
+    "aten::round.float": "float(round({0}))",
     "aten::len": "len({0})",
+    "aten::upper": "{0}.upper()",
+    "aten::lower": "{0}.lower()",
+    "aten::slice.str": "{0}[{1}:{2}:{3}]",
+    "prim::type": "{0}.type",
     "aten::__getitem__": "{0}[{1}]",
     "aten::slice": "{0}[{1}:{2}:{3}]",
     "aten::list": "list({0})",
@@ -88,8 +99,25 @@ EXPRESSIONS: dict[str, str] = {
     "aten::values": "list({0}.values())",
     "aten::__contains__": "{1} in {0}",
     "aten::index": "{0}.index({1})",
+    "aten::is_grad_enabled": "is_grad_enabled()",
+    "aten::is_autocast_enabled": "is_autocast_enabled()",
+    "aten::is_autocast_cpu_enabled": "is_autocast_enabled('cpu')",
+    "aten::sum.int": "sum({0})",
+    "aten::all.int": "all({0})",
+    "aten::all.bool": "all({0})",
+    "aten::any.int": "any({0})",
+    "aten::any.bool": "any({0})",
     "prim::NumToTensor": "number_tensor({0})",
     "prim::TupleIndex": "{0}[{1}]",
+    **{f"aten::get.{key}": "{0}.get({1})" for key in ("str", "int", "float", "bool")},
+    **{f"aten::get.default_{key}": "{0}.get({1}, {2})" for key in ("str", "int", "float", "bool")},
+}
+
+# The same of those that look at a text from one position to another, where these are its ends.
+WHOLE_TEXTS: dict[str, str] = {
+    "aten::find": "{0}.find({1})",
+    "aten::startswith": "{0}.startswith({1})",
+    "aten::endswith": "{0}.endswith({1})",
 }
 
 # The same of those that change their first operand, and give it or nothing.
@@ -100,6 +128,7 @@ STATEMENTS: dict[str, str] = {
     "aten::reverse": "{0}.reverse()",
     "aten::clear": "{0}.clear()",
     "aten::_set_item": "{0}[{1}] = {2}",
+    "aten::Delete": "del {0}[{1}]",
 }
 
 # What reads elements of a tensor.
@@ -113,6 +142,16 @@ def divided(a: Any, b: Any) -> float:
     if b != 0:
         return float(a / b)
     return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def powered(a: float, b: float) -> float:
+    """As C's pow(); Python gives a complex number or an error where that gives NaN or infinity."""
+    if a < 0 and b % 1 != 0 and abs(a) < math.inf and abs(b) < math.inf:
+        return math.nan
+    try:
+        return float(float(a) ** b)
+    except OverflowError:
+        return -math.inf if a < 0 and b % 2 == 1 else math.inf
 
 
 def unwrapped(value: Any) -> Any:
@@ -130,6 +169,11 @@ def implicit(tensor: torch.Tensor) -> torch.Tensor:
 def number_tensor(number: Any) -> torch.Tensor:
     dtype = torch.bool if isinstance(number, bool) else torch.int64 if isinstance(number, int) else torch.float64
     return torch.scalar_tensor(number, dtype=dtype)
+
+
+def listed(items: list[Any]) -> str:
+    """A list of texts or ints as TorchScript writes it."""
+    return f"[{', '.join([str(item) for item in items])}]"
 
 
 def raised(message: str, kind: str, place: str) -> Exception:
@@ -150,7 +194,11 @@ DTYPE_NUMBERS = {
 HELPERS: dict[str, Any] = {
     "math": math,
     "divided": divided,
+    "powered": powered,
     "unwrapped": unwrapped,
+    "listed": listed,
+    "is_grad_enabled": torch.is_grad_enabled,
+    "is_autocast_enabled": torch.is_autocast_enabled,
     "implicit": implicit,
     "number_tensor": number_tensor,
     "dtype_numbers": DTYPE_NUMBERS,

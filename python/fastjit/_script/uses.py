@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fastjit._script.nodes import Value, is_constant, is_operator, is_tensor, kind_of, operator_name
+from fastjit._script.nodes import Node, Value, is_constant, is_operator, is_tensor, kind_of, operator_name
 
 
 def is_finite(item: Any) -> bool:
@@ -30,6 +30,26 @@ def is_message(value: Value) -> bool:
         or (use.user.kind() in ("aten::format", "aten::add") and is_message(use.user.output()))
         for use in value.uses()
     )
+
+
+def looks_alike(node: Node) -> bool:
+    """Whether Python's format() gives the same text: floats and tensors look otherwise, and other braces mean nothing
+    to TorchScript."""
+    pattern, *held = node.inputs()
+    plain = ("str", "int", "List[str]", "List[int]")
+    if not is_constant(pattern, str) or any(value.type().annotation_str not in plain for value in held):
+        return False
+    text = pattern.toIValue()
+    return text.count("{}") == len(held) and not set("{}") & set(text.replace("{}", ""))
+
+
+def is_whole(text: Value, start: Value, end: Value) -> bool:
+    """Whether these are the text's own ends."""
+    if not is_constant(start, int) or start.toIValue() != 0:
+        return False
+    if is_constant(end, int):
+        return bool(end.toIValue() == -1)
+    return end.node().kind() == "aten::len" and bool(next(iter(end.node().inputs())).unique() == text.unique())
 
 
 def needs_list(sizes: Value) -> bool:

@@ -283,7 +283,7 @@ def prints(x: Tensor) -> Tensor:
 
 
 def formats(x: Tensor) -> tuple[Tensor, str]:
-    return x + 1, f"{x.size(0)}"
+    return x + 1, f"{x.size(0) / 2}"
 
 
 @pytest.mark.parametrize(
