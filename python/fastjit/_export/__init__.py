@@ -40,7 +40,10 @@ def export(
     library = Path(path).with_suffix(".so")
     name = library.stem
     if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or len(name) > _LONGEST_NAME:
-        raise ValueError(f"{name!r} is no name for functions of C and Fortran; use letters, digits and underscores")
+        ways = f"use a letter and at most {_LONGEST_NAME - 1} letters, digits and underscores after it"
+        raise ValueError(f"{name!r} is no name for functions of C and Fortran; {ways}")
+    if name.lower() == "fj":  # fj_info is a type of every header
+        raise ValueError(f"{name!r} is the name of what every library declares; use another one")
     compiler = _compiler()
     level: str = isa or _C.host_isa()
     with torch.no_grad():

@@ -28,7 +28,12 @@ class Driven(FastFunction[..., Any]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = [part._unserved() for part in self._all_parts.values()]
-        result = self._run(*args, **kwargs)
+        try:
+            result = self._run(*args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ and error.__traceback__.tb_next:
+                raise
+            return self.__wrapped__(*args, **kwargs)  # the arguments do not fit; it has words of its own for that
         self._calls += 1
         self._hits += before == [part._unserved() for part in self._all_parts.values()]
         return result
@@ -66,6 +71,8 @@ class Driven(FastFunction[..., Any]):
         return [row for part in self._all_parts.values() for row in part._variants()]
 
     def _explain(self, *args: Any, **kwargs: Any) -> str:
+        if not self._all_parts:
+            return "control that depends on data, and nothing that a program would compute"
         count = several(len(self._all_parts), "part")
         return f"control that depends on data, between {count}, each a program of its own: see parts()"
 

@@ -202,6 +202,18 @@ void limit_values(Function& function) {
   function.variants.drop(is_long);
 }
 
+// Of a call that raised. What the function was made of has words of its own for arguments that do not fit, in which
+// case no frame of the function has begun.
+PyObject* error_of_original(const Function& function, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  if (traceback || !PyErr_GivenExceptionMatches(type, PyExc_TypeError))
+    return PyErr_Restore(type, value, traceback), nullptr;
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  return PyObject_Vectorcall(function.original, args, nargsf, kwnames);
+}
+
 // Nobody asked for a part: it costs no error, and few recordings that do not serve later calls.
 const char* leaves_part_eager(const Function& function) {
   constexpr uint64_t kFree = 4, kHitsEach = 4;
@@ -291,7 +303,8 @@ PyObject* learn(FunctionObject* self, PyObject* const* args, size_t nargsf, PyOb
     return leave_eager(function, cause, spec, miss, args, nargsf, kwnames);
   }
   end_stretch(function);
-  return record(self, args, nargsf, kwnames, modes, miss);
+  PyObject* result = record(self, args, nargsf, kwnames, modes, miss);
+  return result || !function.original ? result : error_of_original(function, args, nargsf, kwnames);
 }
 
 }  // namespace fastjit::dispatch

@@ -26,6 +26,9 @@ constexpr std::string_view kCheckpoint =
     "'python -m fastjit docs training' says what a checkpoint inside a call may do";
 constexpr std::string_view kScripted =
     "TorchScript is not compiled inside of other functions; give it to fastjit itself";
+constexpr std::string_view kHandedOver =
+    "the interpreter takes what TorchScript converts (a bool or a dtype for an int), texts that are not ASCII, hooks "
+    "and numbers that wrap around; pass values of the types that the signature names";
 constexpr std::string_view kLargeArray = "more than guards compare";
 constexpr std::string_view kAsArgument =
     "pass it as an argument, or say pure=True if the result depends on the arguments only";
@@ -56,7 +59,8 @@ constexpr struct {
     {"", kLimitsAdvice},
 };
 
-std::string_view way_out(std::string_view reason) {
+std::string_view way_out(const Function& function, std::string_view reason) {
+  if (function.original && reason.starts_with("call of Script")) return kHandedOver;
   if (reason.find(kDynamo) != reason.npos) return kCompiler;
   if (reason.find("CheckpointFunctionBackward") != reason.npos) return kReentrant;
   if (reason.find("torch.utils.checkpoint") != reason.npos) return kCheckpoint;
@@ -110,7 +114,7 @@ bool note_stretch(Function& function, const std::string& reason, const std::stri
 bool note_fallback(Function& function, const std::string& reason, const std::string& advice, bool may_pass) {
   count_fallback(function.stats, reason);
   const std::string text = "fastjit: " + function.options.name + " ran eagerly because " + reason + "; " +
-                           std::string(advice.empty() ? way_out(reason) : advice) + parts_text(function);
+                           std::string(advice.empty() ? way_out(function, reason) : advice) + parts_text(function);
   support::log(support::Channel::Fallback, text);
   if (function.options.on_unsupported == OnUnsupported::Error) {
     PyErr_SetString(error_type, text.c_str());

@@ -227,6 +227,10 @@ def test_wrong_options(tmp_path):
         f.export(tmp_path / "f", torch.ones(3), order="C")
     with pytest.raises(ValueError, match="'2f' is no name"):
         f.export(tmp_path / "2f", torch.ones(3))
+    with pytest.raises(ValueError, match="at most 39 letters"):
+        f.export(tmp_path / ("f" * 41), torch.ones(3))
+    with pytest.raises(ValueError, match="'fj' is the name of what every library declares"):
+        f.export(tmp_path / "fj", torch.ones(3))
 
 
 def test_no_compiler(tmp_path, monkeypatch):

@@ -106,6 +106,41 @@ def test_errors_of_calls_with_keywords_only():
             assert f(r(3), k=k).shape == expected.shape
 
 
+def scaled(x: Tensor, k: int = 2) -> Tensor:
+    return x * k
+
+
+WRONG = {
+    "none": ((), {}),
+    "too many": ((torch.ones(2), 1, 2), {}),
+    "an unknown one": ((torch.ones(2),), {"z": 1}),
+    "one twice": ((torch.ones(2), 1), {"k": 2}),
+    "another type": ((torch.ones(2), "a"), {}),
+}
+
+
+@pytest.mark.parametrize("function", [scaled, steps])
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_the_interpreters_to_refuse(function, name):
+    scripted = torch.jit.script(function)
+    f, (args, kwargs) = jit(scripted, on_unsupported="eager"), WRONG[name]
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as expected:
+            scripted(*args, **kwargs)
+        with pytest.raises(RuntimeError) as raised:
+            f(*args, **kwargs)
+        assert str(raised.value) == str(expected.value)
+
+
+def test_a_call_that_is_handed_over_says_why(recwarn):
+    scripted = torch.jit.script(scaled)
+    f = jit(scripted)
+    for _ in range(2):
+        same(scripted(torch.ones(2), True), f(torch.ones(2), True))
+    (said,) = [str(w.message) for w in recwarn.list if w.category is fastjit.FastJITWarning]
+    assert "the interpreter takes what TorchScript converts (a bool or a dtype for an int)" in said
+
+
 def texts(x: Tensor, s: str, t: str) -> tuple[Tensor, int, bool, bool, bool, int, str]:
     return x + len(s), s.find(t), s.startswith(t), s.endswith(t), t in s, len(s[1:]), f"{s.upper()}-{len(t)}"
 
