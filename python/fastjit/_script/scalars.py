@@ -74,6 +74,8 @@ EXPRESSIONS: dict[str, str] = {
     "prim::abs": "abs({0})",
     "prim::min.int": "min({0}, {1})",
     "prim::max.int": "max({0}, {1})",
+    "prim::min.float": "({0} if {0} < {1} else {1})",
+    "prim::max.float": "({0} if {0} > {1} else {1})",
     "prim::min.self_int": "min({0})",
     "prim::max.self_int": "max({0})",
     "aten::sqrt.int": "math.sqrt({0})",
@@ -124,6 +126,7 @@ WHOLE_TEXTS: dict[str, str] = {
 STATEMENTS: dict[str, str] = {
     "aten::append": "{0}.append({1})",
     "aten::extend": "{0}.extend({1})",
+    "aten::add_": "{0}.extend({1})",
     "aten::insert": "{0}.insert({1}, {2})",
     "aten::reverse": "{0}.reverse()",
     "aten::clear": "{0}.clear()",

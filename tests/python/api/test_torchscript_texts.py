@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 import warnings
 
 import pytest
@@ -132,7 +133,10 @@ def test_wrong_arguments_are_the_interpreters_to_refuse(function, name):
         assert str(raised.value) == str(expected.value)
 
 
-def test_a_call_that_is_handed_over_says_why(recwarn):
+def test_a_call_that_is_handed_over_says_why(recwarn, monkeypatch):
+    used = sys.modules.get("torch.testing._internal.common_utils")  # its import wraps calls of TorchScript in Python
+    if used:
+        monkeypatch.setattr(torch._C.ScriptFunction, "__call__", used.func_call)
     scripted = torch.jit.script(scaled)
     f = jit(scripted)
     for _ in range(2):
@@ -160,6 +164,34 @@ def numbers(x: Tensor, a: float, n: int) -> tuple[Tensor, float, float, bool, bo
 def test_functions_of_numbers(a):
     scripted = torch.jit.script(numbers)
     twice(jit(scripted), scripted, lambda: (r(2), a, 7), hits=2)
+
+
+def ordered(x: Tensor, a: float, b: float) -> tuple[Tensor, str, str]:
+    return x + max(a, b), "nan" if math.isnan(max(a, b)) else "", "nan" if math.isnan(min(a, b)) else ""
+
+
+@pytest.mark.parametrize("a", [math.nan, 2.0])
+@pytest.mark.parametrize("b", [math.nan, 2.0, -3.0])
+def test_the_larger_of_two_numbers(a, b):
+    scripted = torch.jit.script(ordered)
+    f, x = jit(scripted, on_unsupported="eager"), torch.ones(2)
+    for _ in range(3):
+        expected, found = scripted(x, a, b), f(x, a, b)
+        assert expected[1:] == found[1:]
+        torch.testing.assert_close(found[0], expected[0], equal_nan=True)
+    assert f.stats().hits == 2
+
+
+def gathered(x: Tensor, xs: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    ys = xs
+    xs += [x, x * 2]
+    ys[0] = ys[-1] + 1
+    return torch.stack(ys), xs
+
+
+def test_lists_that_grow_by_others():
+    scripted = torch.jit.script(gathered)
+    twice(jit(scripted), scripted, lambda: (r(2), [r(2)]), hits=2)
 
 
 def powers(a: float, b: float, x: Tensor) -> tuple[Tensor, float]:
