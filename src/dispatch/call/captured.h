@@ -39,6 +39,8 @@ class CapturedTensors {
   char* first_element(size_t i) const { return first_elements_[i]; }
   bool matches(size_t i) const noexcept;
 
+  /// Whether a call looks some of them up, which may make an object for a gradient, and so start the garbage collector.
+  bool has_lookups() const { return !lookups_.empty(); }
   size_t size() const { return all_.size(); }
   /// Borrowed; None for a gradient that is not there, null for a place in which nothing is.
   PyObject* object(size_t i) const { return all_[i].object ? all_[i].object : object_there(lookups_[all_[i].lookup]); }

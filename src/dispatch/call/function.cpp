@@ -93,6 +93,7 @@ bool gather(const Variant& variant, PyObject* const* arg_tensors, Objects& objec
   const std::vector<capture::InputSource>& sources = variant.program.inputs;
   objects.resize_for_overwrite(sources.size());
   inputs.resize_for_overwrite(sources.size());
+  is_just_found &= !variant.guards.captured.has_lookups();
   if (is_just_found) inputs.first_elements.resize_for_overwrite(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
     objects[i] = variant.input(sources[i], arg_tensors);
