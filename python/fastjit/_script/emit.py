@@ -27,7 +27,16 @@ from fastjit._script.nodes import (
     operator_name,
     schema_of,
 )
-from fastjit._script.uses import is_finite, is_message, is_whole, looks_alike, needs_list, written
+from fastjit._script.uses import (
+    counts_bytes,
+    is_finite,
+    is_message,
+    is_shown,
+    is_whole,
+    looks_alike,
+    needs_list,
+    written,
+)
 
 # What a loop that is no plain sequence of rounds may be instead: statements that do the same, or False.
 Rewrite = Callable[["Writer", Node], bool]
@@ -123,6 +132,8 @@ class Writer:
 
     def _constant(self, value: Value) -> str:
         held = value.toIValue()
+        if "str" in value.type().annotation_str and not str(held).isascii() and not is_shown(value):
+            raise Unknown("a text of other characters than ASCII", value.node())
         if held is None and kind_of(value) == "NoneType":
             return "None"
         if isinstance(held, (bool, int, str)) or (isinstance(held, float) and math.isfinite(held)):
@@ -268,6 +279,8 @@ class Writer:
         path, name = self.attributes.object_or_name(owner, node.s("name"), is_object)
         if is_object:
             self._objects[node.output().unique()] = path
+        elif kind_of(node.output()) == "StringType" and counts_bytes(node.output()):
+            raise Unknown(f"the text {node.s('name')!r}", node, ", which another may replace")
         else:
             self.set_text(node.output(), name)
 

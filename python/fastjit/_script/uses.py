@@ -32,6 +32,24 @@ def is_message(value: Value) -> bool:
     )
 
 
+# TorchScript counts a text in bytes, Python in characters.
+_OF_BYTES = frozenset("aten::" + name for name in "len slice __getitem__ find upper lower add format join".split())
+
+
+def counts_bytes(value: Value) -> bool:
+    """Whether more is asked of a text than a message shows and a comparison tells."""
+    return any(use.user.kind() in _OF_BYTES and not is_message(use.user.output()) for use in value.uses())
+
+
+def is_shown(value: Value) -> bool:
+    """Whether a text is a message's, a part of one, or compared with others, and nothing else."""
+    return all(
+        use.user.kind() in ("prim::RaiseException", "aten::warn", "aten::eq", "aten::ne")
+        or is_message(use.user.output())
+        for use in value.uses()
+    )
+
+
 def looks_alike(node: Node) -> bool:
     """Whether Python's format() gives the same text: floats and tensors look otherwise, and other braces mean nothing
     to TorchScript."""

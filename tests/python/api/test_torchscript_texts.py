@@ -261,3 +261,40 @@ def test_layers_of_attention_are_programs(recwarn):
     layer = torch.jit.script(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval())
     twice(jit(layer), layer, lambda: (r(2, 3, 8),), hits=2)
     assert not [w for w in recwarn.list if w.category is SyntaxWarning]
+
+
+def counted(x: Tensor, k: int) -> Tensor:
+    return x * len(["a", "bé"][k])
+
+
+class Named(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * len(self.name)
+
+
+@pytest.mark.parametrize(
+    ("scripted", "args", "why"),
+    [
+        (torch.jit.script(counted), (1,), "a text of other characters than ASCII at"),
+        (torch.jit.script(Named("é")), (), "the text 'name', which another may replace;"),
+    ],
+    ids=["constant", "attribute"],
+)
+def test_texts_whose_bytes_count_are_the_interpreters(scripted, args, why):
+    with pytest.warns(fastjit.FastJITWarning, match=why):
+        f = jit(scripted)
+        same(scripted(torch.ones(2), *args), f(torch.ones(2), *args))
+    assert list(f.stats().fallbacks) != []
+
+
+def asserted(x: Tensor) -> Tensor:
+    assert x.shape[0] > 1, "größer als eins"
+    return x * 2
+
+
+def test_messages_may_have_any_characters():
+    twice(jit(torch.jit.script(asserted)), torch.jit.script(asserted), lambda: (r(3),))
