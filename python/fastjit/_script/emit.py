@@ -320,10 +320,11 @@ class Writer:
         self.set_text(node.output(), "None")
 
     def _aten_format(self, node: Node) -> None:
-        if not is_message(node.output()) and not looks_alike(node):
+        is_alike = looks_alike(node)
+        if not is_alike and not is_message(node.output()):
             raise Unknown("aten::format", node)
         first, *rest = [self.text(value) for value in node.inputs()]
-        if looks_alike(node):
+        if is_alike:
             values = list(node.inputs())[1:]
             rest = [
                 f"listed({text})" if kind_of(value) == "ListType" else text

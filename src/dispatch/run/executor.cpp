@@ -325,20 +325,23 @@ void set_view_creation(const at::Tensor& tensor, int8_t creation) {
       static_cast<torch::autograd::CreationMeta>(creation));
 }
 
+static void run_whole(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
+                      at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs,
+                      char* const* first_elements) {
+  if (executable.cuda)
+    run_cuda(executable, inputs, given_up, scalars, outputs);
+  else
+    run_steps<CpuRun>(executable, program, inputs, given_up, scalars, outputs, first_elements);
+}
+
 void run(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
          const uint64_t* scalars, Tensors& outputs, char* const* first_elements) {
-  if (executable.cuda)
-    run_cuda(executable, inputs, nullptr, scalars, outputs);
-  else
-    run_steps<CpuRun>(executable, program, inputs, nullptr, scalars, outputs, first_elements);
+  run_whole(executable, program, inputs, nullptr, scalars, outputs, first_elements);
 }
 
 void run_and_give_up(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
                      at::Tensor* const* given_up, const uint64_t* scalars, Tensors& outputs) {
-  if (executable.cuda)
-    run_cuda(executable, inputs, given_up, scalars, outputs);
-  else
-    run_steps<CpuRun>(executable, program, inputs, given_up, scalars, outputs);
+  run_whole(executable, program, inputs, given_up, scalars, outputs, nullptr);
 }
 
 void run_part(const Executable& executable, const plan::Program& program, const at::Tensor* const* inputs,
